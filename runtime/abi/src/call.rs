@@ -1,0 +1,176 @@
+//! What a segment receives.
+//!
+//! Every segment has the type [`Segment`] and is entered by every thread of the team together.
+//! Pointers are valid for the call; the runtime fills them, model code never keeps them.
+
+use core::ffi::c_void;
+
+/// A segment of model code: `(context, thread, threads)`, entered by all threads of the team.
+pub type Segment = unsafe extern "C" fn(*const StepContext, u32, u32);
+
+/// Waits until every thread of the team has arrived; memory written before is seen after.
+/// Arguments: [`StepContext::team`], this thread's number.
+pub type Barrier = unsafe extern "C" fn(*const c_void, u32);
+
+/// Reports an internal error of model code (for example a score that is not finite).
+/// Arguments: [`StepContext::team`], one of [`Fault`], a detail. Returns; the step goes on with
+/// unspecified values and the request is failed after it.
+pub type ReportFault = unsafe extern "C" fn(*const c_void, u32, u32);
+
+/// Internal errors that model code reports.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A selection score is not finite; the detail is the key/value head.
+    ScoreNotFinite = 1,
+    /// A token id is not in the embedding table; the detail is the row.
+    TokenOutOfRange = 2,
+}
+
+/// One step: what all segments of it share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct StepContext {
+    /// Start of the weights region.
+    pub weights: *const u8,
+    /// The arena: `ModelHeader::arena_bytes`, 64-byte aligned. Offsets in it are in the code.
+    pub arena: *mut u8,
+    /// Hidden rows, f32 `[rows, hidden_width]`, 64-byte aligned: embed writes them, layers change
+    /// them in place, the head reads those it is asked for.
+    pub hidden: *mut f32,
+    /// Token id of each row (embed).
+    pub tokens: *const u32,
+    /// Absolute position of each row.
+    pub positions: *const u32,
+    /// Row of the rotary tables for each row: set * context + position.
+    pub rotary_rows: *const u32,
+    /// Weight offsets of the segment: of embed, of the head, or of the layer.
+    pub segment_weights: *const u64,
+    /// The layer's cache (layer, observe, compact); null for embed and head.
+    pub layer: *const LayerCall,
+    /// The prompt to score and select from (observe, compact); null otherwise.
+    pub prompt: *const PromptCall,
+    /// Hidden rows that the head computes, indices into `hidden`.
+    pub head_rows: *const u32,
+    /// Logits, f32 `[head_row_count, vocabulary]`, rows dense.
+    pub logits: *mut f32,
+    /// Barrier of the team.
+    pub barrier: Barrier,
+    /// Fault report of the team.
+    pub fault: ReportFault,
+    /// First argument of the two above.
+    pub team: *const c_void,
+    /// Rows of this call (M), 1 ..= `max_rows`.
+    pub rows: u32,
+    /// Number of `head_rows`, 1 ..= `max_head_rows` (head).
+    pub head_row_count: u32,
+}
+
+/// One layer's cache planes and what each row of the step writes and reads there.
+///
+/// A key row lies at `keys + slot * key_slot_stride + head * key_head_stride + row * key_row_bytes`;
+/// values likewise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LayerCall {
+    /// Key plane of the layer.
+    pub keys: *mut u8,
+    /// Value plane of the layer.
+    pub values: *mut u8,
+    /// Bytes from one slot's keys to the next.
+    pub key_slot_stride: u64,
+    /// Bytes from one head's keys to the next.
+    pub key_head_stride: u64,
+    /// Bytes from one slot's values to the next.
+    pub value_slot_stride: u64,
+    /// Bytes from one head's values to the next.
+    pub value_head_stride: u64,
+    /// One [`RowSpans`] per row of the step.
+    pub spans: *const RowSpans,
+    /// Rotated queries of observed rows, f32 `[observed, heads, key_width]`; null when nothing is
+    /// observed. The row at position p goes to index p - `observed_from`.
+    pub observed_queries: *mut f32,
+    /// Log-sum-exp of observed rows over all their keys, f32 `[observed, heads]`.
+    pub observed_lse: *mut f32,
+    /// First observed position.
+    pub observed_from: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A run of cache rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheRange {
+    /// Slot whose planes hold the rows.
+    pub slot: u32,
+    /// First row.
+    pub first: u32,
+    /// Number of rows.
+    pub rows: u32,
+}
+
+/// Most ranges that a row reads.
+pub const MAX_RANGES: usize = 4;
+
+/// Where one row's key and value are written, and which rows it attends to (its own included).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowSpans {
+    /// Slot written.
+    pub write_slot: u32,
+    /// Row written.
+    pub write_row: u32,
+    /// Number of ranges used.
+    pub range_count: u32,
+    /// Ranges, read in this order.
+    pub ranges: [CacheRange; MAX_RANGES],
+}
+
+/// A whole prompt of one sequence whose dense rows of one layer lie in the layer's planes (row =
+/// position, slot 0), to be scored and written into a slot of the compressed cache.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PromptCall {
+    /// L: rows of the prompt.
+    pub rows: u32,
+    /// S of the destination.
+    pub sinks: u32,
+    /// V = min(K, candidates): rows to select.
+    pub selected: u32,
+    /// R: rows at the end that are kept.
+    pub recent: u32,
+    /// w: observed queries; they are the last w positions.
+    pub observed: u32,
+    /// Ring base row B of the destination.
+    pub ring_base: u32,
+    /// Ring anchor position a.
+    pub ring_anchor: u32,
+    /// Ring rows Re.
+    pub ring_rows: u32,
+    /// Slot written.
+    pub slot: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Destination key plane.
+    pub keys: *mut u8,
+    /// Destination value plane.
+    pub values: *mut u8,
+    /// Strides of the destination as in [`LayerCall`].
+    pub key_slot_stride: u64,
+    /// See [`LayerCall::key_head_stride`].
+    pub key_head_stride: u64,
+    /// See [`LayerCall::value_slot_stride`].
+    pub value_slot_stride: u64,
+    /// See [`LayerCall::value_head_stride`].
+    pub value_head_stride: u64,
+    /// Pooled scores, f32 `[kv_heads, rows]`, written by observe, read by compact.
+    pub scores: *mut f32,
+    /// Scratch of observe and compact, f32 `[kv_heads, rows]`.
+    pub scratch: *mut f32,
+    /// Absolute positions of the selected rows, ascending, u32 `[kv_heads, K]` with row stride
+    /// `positions_stride` in values; written by compact.
+    pub selected_positions: *mut u32,
+    /// K of the destination: values from one head's positions to the next.
+    pub positions_stride: u64,
+}

@@ -1,0 +1,287 @@
+//! Tables that the compiler writes and the runtime reads.
+//!
+//! Offsets named `*_offset` count bytes from the start of the tables region unless their
+//! documentation names another region. All tables are 8-byte aligned and little endian.
+
+/// A run of bytes in the tables region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blob {
+    /// First byte, from the start of the tables region.
+    pub offset: u64,
+    /// Length in bytes; 0 when absent.
+    pub bytes: u64,
+}
+
+/// A table of equally sized entries in the tables region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// First entry, from the start of the tables region.
+    pub offset: u64,
+    /// Number of entries.
+    pub count: u64,
+}
+
+/// The head of the tables region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelHeader {
+    /// [`crate::MAGIC`].
+    pub magic: [u8; 8],
+    /// [`crate::ABI_VERSION`].
+    pub abi_version: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// BLAKE3 of this header with this field zero.
+    pub header_digest: [u8; 32],
+    /// BLAKE3 of the tables region after the header.
+    pub tables_digest: [u8; 32],
+    /// BLAKE3 of the code region.
+    pub code_digest: [u8; 32],
+    /// BLAKE3 of the weights region.
+    pub weights_digest: [u8; 32],
+    /// Bytes of the tables region, header included.
+    pub tables_bytes: u64,
+    /// Bytes of the code region.
+    pub code_bytes: u64,
+    /// Bytes of the weights region.
+    pub weights_bytes: u64,
+    /// Rows of the logits: the vocabulary of the model's head.
+    pub vocabulary: u32,
+    /// f32 values of a hidden row.
+    pub hidden_width: u32,
+    /// Positions that a sequence may have: prompt and generated rows together.
+    pub context: u32,
+    /// Largest number of rows of one step (M_max).
+    pub max_rows: u32,
+    /// Largest number of rows that one call of the head takes.
+    pub max_head_rows: u32,
+    /// Slots that the compiler laid the cache out for; the runtime may be asked for fewer.
+    pub slots: u32,
+    /// Number of rotary table sets (1, or 2 for a model that switches factors by length).
+    pub rotary_sets: u32,
+    /// A sequence whose greatest length exceeds this uses the second rotary set; 0 with one set.
+    pub rotary_switch: u32,
+    /// Bytes of the arena: all buffers of a step, planned at compile time.
+    pub arena_bytes: u64,
+    /// [`LevelEntry`] per ISA level, lowest first.
+    pub levels: Table,
+    /// [`KindEntry`] per layer kind.
+    pub kinds: Table,
+    /// [`LayerEntry`] per layer, in order.
+    pub layers: Table,
+    /// [`CacheLayout`] per distinct cache layout.
+    pub layouts: Table,
+    /// `u64` weight offsets (from the start of the weights region) that layers refer to.
+    pub weight_offsets: Table,
+    /// Index of the embed segment's first weight offset in `weight_offsets`.
+    pub embed_weights: u32,
+    /// Index of the head segment's first weight offset in `weight_offsets`.
+    pub head_weights: u32,
+    /// Packed tokenizer (see the tokenizer crate), or empty.
+    pub tokenizer: Blob,
+    /// Chat template (UTF-8, Jinja), or empty.
+    pub chat_template: Blob,
+    /// Facts of the model as JSON (UTF-8): name, special tokens, sampling defaults, build.
+    pub facts: Blob,
+    /// [`SymbolEntry`] per function of the code region, for tools and checks.
+    pub symbols: Table,
+    /// Names that symbols point to.
+    pub names: Blob,
+}
+
+/// Instruction sets that code is emitted for, in rising order of preference.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IsaLevel {
+    /// Everything in 128-bit vectors by Cranelift; needs x86-64-v3. The pinned variant for
+    /// comparing machines and the partner of the interpreter.
+    Portable = 0,
+    /// AVX2, FMA, F16C (x86-64-v3).
+    Avx2 = 1,
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512 = 2,
+}
+
+impl IsaLevel {
+    /// All levels, lowest first.
+    pub const ALL: [IsaLevel; 3] = [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::Avx512];
+
+    /// The level with the given number, if there is one.
+    pub fn from_number(number: u32) -> Option<IsaLevel> {
+        Self::ALL.into_iter().find(|level| *level as u32 == number)
+    }
+
+    /// Name in options, symbols and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            IsaLevel::Portable => "portable",
+            IsaLevel::Avx2 => "avx2",
+            IsaLevel::Avx512 => "avx512",
+        }
+    }
+}
+
+/// The segments of one ISA level. Offsets count from the start of the code region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelEntry {
+    /// Number of an [`IsaLevel`].
+    pub level: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Segment `embed`: token ids to hidden rows.
+    pub embed: u64,
+    /// Segment `head`: chosen hidden rows to logits.
+    pub head: u64,
+    /// `KindCode` per layer kind.
+    pub kinds: Table,
+}
+
+/// Segments of one layer kind on one level. Offsets count from the start of the code region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindCode {
+    /// Segment `layer`: hidden rows in place, cache rows written and read.
+    pub layer: u64,
+    /// Segment `observe`: scores of the candidates of a prompt (section 4.2 and 4.3 of the method).
+    pub observe: u64,
+    /// Segment `compact`: selection and write into the slot (sections 4.4 and 4.5).
+    pub compact: u64,
+}
+
+/// What the runtime must know of a layer kind to lay out memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindEntry {
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Values of a key row of one head.
+    pub key_width: u32,
+    /// Values of a value row of one head.
+    pub value_width: u32,
+    /// Bytes of a key row of one head.
+    pub key_row_bytes: u32,
+    /// Bytes of a value row of one head.
+    pub value_row_bytes: u32,
+}
+
+/// One layer of the model.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerEntry {
+    /// Index into the kinds.
+    pub kind: u32,
+    /// Index into the cache layouts.
+    pub layout: u32,
+    /// Index of the layer's first weight offset.
+    pub weights: u32,
+    /// Number of weight offsets.
+    pub weight_count: u32,
+}
+
+/// How a cache chooses what to keep.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CachePolicy {
+    /// Every row is kept: C is the context.
+    Full = 0,
+    /// Sinks and a ring.
+    Stream = 1,
+    /// Sinks, rows selected at the end of the prompt, and a ring.
+    Snapstream = 2,
+    /// A ring that holds the window of a sliding-window layer and the rows of one step.
+    Window = 3,
+}
+
+impl CachePolicy {
+    /// The policy with the given number, if there is one.
+    pub fn from_number(number: u32) -> Option<CachePolicy> {
+        [CachePolicy::Full, CachePolicy::Stream, CachePolicy::Snapstream, CachePolicy::Window]
+            .into_iter()
+            .find(|policy| *policy as u32 == number)
+    }
+
+    /// Name in options and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            CachePolicy::Full => "full",
+            CachePolicy::Stream => "stream",
+            CachePolicy::Snapstream => "snapstream",
+            CachePolicy::Window => "window",
+        }
+    }
+}
+
+/// Rows of one layer's cache per slot and head; the letters are those of the method's document.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheLayout {
+    /// Number of a [`CachePolicy`].
+    pub policy: u32,
+    /// 1: selected rows that a prompt does not need become ring rows; 0: the ring is fixed.
+    pub elastic: u32,
+    /// S.
+    pub sinks: u32,
+    /// K.
+    pub selected: u32,
+    /// R.
+    pub recent: u32,
+    /// C = S + K + R: rows of a plane per head.
+    pub rows: u32,
+    /// Sliding window of the attention itself in rows, 0 for none. A query at position q reads
+    /// keys p with q - window < p <= q.
+    pub window: u32,
+    /// w: queries at the end of a prompt that score (0 unless rows are selected).
+    pub observed: u32,
+    /// Pooling width (odd).
+    pub pool: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A named function of the code region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolEntry {
+    /// First byte of the name in the names blob.
+    pub name_offset: u32,
+    /// Bytes of the name.
+    pub name_bytes: u32,
+    /// First byte of the function in the code region.
+    pub code_offset: u64,
+    /// Bytes of the function.
+    pub code_bytes: u64,
+}
+
+/// Where the three regions lie, written into the static slot of an executable or library.
+///
+/// Displacements count from the address of the slot itself, so that the place where the kernel
+/// loads the program does not matter. The slot is read volatile: the compiler of the runtime must
+/// not believe its initial value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelSlot {
+    /// [`SLOT_EMPTY`] in a runtime without a model, [`SLOT_FILLED`] with one.
+    pub magic: [u8; 16],
+    /// From the slot to the code region.
+    pub code: i64,
+    /// From the slot to the tables region.
+    pub tables: i64,
+    /// From the slot to the weights region.
+    pub weights: i64,
+    /// Bytes of the code region.
+    pub code_bytes: u64,
+    /// Bytes of the tables region.
+    pub tables_bytes: u64,
+    /// Bytes of the weights region.
+    pub weights_bytes: u64,
+}
+
+/// Magic of a slot without a model; the container writer looks for it.
+pub const SLOT_EMPTY: [u8; 16] = *b"weir slot empty.";
+/// Magic of a slot with a model.
+pub const SLOT_FILLED: [u8; 16] = *b"weir slot filled";
