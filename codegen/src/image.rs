@@ -1,0 +1,57 @@
+//! The compiled model before it has a container: code, tables and weights.
+//!
+//! Code is one position-independent run of bytes without imports; every reference inside it is
+//! already resolved. Weights are a list of pieces that are packed only when they are written, so
+//! that a model larger than memory can be compiled: a writer needs room for one piece at a time.
+
+/// A named function or datum of the code region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Name, unique in the image.
+    pub name: String,
+    /// First byte, from the start of the code.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Machine code of all segments and kernels on all ISA levels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeImage {
+    /// The bytes, position independent.
+    pub bytes: Vec<u8>,
+    /// Functions in order of their offsets.
+    pub symbols: Vec<Symbol>,
+}
+
+/// One packed weight: where it lies and how its bytes are made.
+pub struct WeightPiece<'a> {
+    /// First byte, from the start of the weights region.
+    pub offset: u64,
+    /// Length in bytes. Bytes between pieces are zero.
+    pub bytes: u64,
+    /// Name of the weight, for progress and errors.
+    pub name: String,
+    /// Writes exactly `bytes` bytes into a zeroed buffer.
+    pub fill: Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>,
+}
+
+/// The weights region, not yet packed. Pieces are in order and do not overlap.
+#[derive(Default)]
+pub struct WeightImage<'a> {
+    /// Length of the region in bytes.
+    pub bytes: u64,
+    /// What lies in it.
+    pub pieces: Vec<WeightPiece<'a>>,
+}
+
+/// Everything that a container or the JIT needs.
+pub struct ModelImage<'a> {
+    /// Code region.
+    pub code: CodeImage,
+    /// Tables region; its header's `code_digest`, `weights_digest` and `header_digest` are zero
+    /// until a writer, which sees all bytes, fills them.
+    pub tables: Vec<u8>,
+    /// Weights region.
+    pub weights: WeightImage<'a>,
+}
