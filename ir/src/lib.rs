@@ -1,1 +1,22 @@
-//! (being written)
+//! Weir's graph: what a model computes, from the imported form down to fixed shapes.
+//!
+//! The crate knows no file format, no instruction set and no protocol. It holds the types, a closed
+//! set of core ops with their type rules and scalar references, the text form, the verifier and the
+//! interpreter made of the scalar references.
+
+pub mod attribute;
+pub mod constant;
+pub mod dim;
+pub mod entity;
+pub mod graph;
+pub mod ops;
+pub mod stage;
+pub mod types;
+
+pub use constant::{ConstData, Constant, QuantData};
+pub use dim::{Dim, Symbol};
+pub use entity::{CacheId, Const, Kind, Node, Table, Value};
+pub use graph::{Body, CacheDecl, Graph, InputRole, LayerKind, NodeData, OutputRole, ValueData};
+pub use ops::Op;
+pub use stage::{Stage, Stages};
+pub use types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
