@@ -22,8 +22,25 @@ pub struct Graph {
     pub caches: Table<CacheId, CacheDecl>,
     /// Layer kinds, from the end of `Canonical` on.
     pub kinds: Table<Kind, LayerKind>,
+    /// How rotary tables are stacked, from `Canonical` on.
+    pub rotary: RotarySets,
     /// The whole computation.
     pub main: Body,
+}
+
+/// Sets of rotary tables in each table constant: row = set * positions + position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotarySets {
+    /// Sets: 1, or 2 for a model that changes its factors by length.
+    pub sets: u32,
+    /// A sequence whose greatest length exceeds this uses the second set; 0 with one set.
+    pub switch: u32,
+}
+
+impl Default for RotarySets {
+    fn default() -> Self {
+        RotarySets { sets: 1, switch: 0 }
+    }
 }
 
 /// A layer's body with its parameters beyond the hidden rows.
@@ -209,6 +226,7 @@ impl Graph {
             constants: Table::default(),
             caches: Table::default(),
             kinds: Table::default(),
+            rotary: RotarySets::default(),
             main: Body::default(),
         }
     }

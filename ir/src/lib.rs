@@ -16,7 +16,9 @@ pub mod types;
 pub use constant::{ConstData, Constant, QuantData};
 pub use dim::{Dim, Symbol};
 pub use entity::{CacheId, Const, Kind, Node, Table, Value};
-pub use graph::{Body, CacheDecl, Graph, InputRole, LayerKind, NodeData, OutputRole, ValueData};
+pub use graph::{
+    Body, CacheDecl, Graph, InputRole, LayerKind, NodeData, OutputRole, RotarySets, ValueData,
+};
 pub use ops::Op;
 pub use stage::{Stage, Stages};
 pub use types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
