@@ -1,1 +1,3 @@
-//! (being written)
+//! Runs compiled models.
+
+pub mod weights;

@@ -285,3 +285,31 @@ pub struct ModelSlot {
 pub const SLOT_EMPTY: [u8; 16] = *b"weir slot empty.";
 /// Magic of a slot with a model.
 pub const SLOT_FILLED: [u8; 16] = *b"weir slot filled";
+
+/// Bytes that follow the weights region in a file. They are the last bytes of the file, so that a
+/// truncated one is recognised without reading the weights.
+pub const END_MARK: [u8; 16] = *b"weir model ends.";
+
+/// Head of an ELF note whose description begins at a multiple of 8 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoteHead {
+    /// Bytes of the name with its final zero: those of [`NOTE_NAME`].
+    pub name_bytes: u32,
+    /// Bytes of the description.
+    pub description_bytes: u32,
+    /// [`NOTE_ROOM`] or [`NOTE_SLOT`].
+    pub kind: u32,
+    /// [`NOTE_NAME`].
+    pub name: [u8; 12],
+}
+
+/// Owner of our ELF notes. Twelve bytes, so that the description is aligned under either of the
+/// two paddings (4 and 8) that readers of notes use.
+pub const NOTE_NAME: [u8; 12] = *b"weir-model\0\0";
+/// A note without meaning: the container writer lets the program header table grow over it.
+pub const NOTE_ROOM: u32 = 1;
+/// The note that follows it; its description is the [`ModelSlot`].
+pub const NOTE_SLOT: u32 = 2;
+/// Bytes of the first note's description: room for ten more program headers.
+pub const NOTE_ROOM_BYTES: usize = 560;
