@@ -1,0 +1,381 @@
+//! Every component and option once: the small tokenizers with other parts put in.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use weir_tokenizer::{TokenizerError, pack};
+
+use crate::data;
+use crate::reference::Pair;
+
+fn parsed(name: &str) -> Value {
+    serde_json::from_slice(&data(name)).expect("test data is JSON")
+}
+
+fn with(name: &str, changes: &[(&str, Value)]) -> Vec<u8> {
+    let mut file = parsed(name);
+    for (pointer, value) in changes {
+        let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+        let parent = file.pointer_mut(parent).expect("an existing parent");
+        parent[key] = value.clone();
+    }
+    serde_json::to_vec(&file).expect("JSON")
+}
+
+fn check(name: &str, changes: &[(&str, Value)]) {
+    Pair::new(format!("{name} with {changes:?}"), &with(name, changes)).check(60);
+}
+
+/// The Qwen2 tokenizer.json from the published vocabulary and merges.
+pub(crate) fn qwen2(folder: &Path) -> Vec<u8> {
+    let mut file = parsed("qwen2");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("readable");
+    file["model"]["vocab"] = serde_json::from_str(&read("vocab.json")).expect("a vocabulary");
+    let merges = read("merges.txt");
+    let merges = merges.lines().filter(|line| !line.starts_with("#version") && !line.is_empty());
+    file["model"]["merges"] = merges.map(Value::from).collect();
+    for (index, token) in
+        file["added_tokens"].as_array_mut().expect("a list").iter_mut().enumerate()
+    {
+        token["id"] = json!(151_643 + index);
+    }
+    serde_json::to_vec(&file).expect("JSON")
+}
+
+#[test]
+fn normalizers() {
+    for name in ["mistral", "qwen2"] {
+        for normalizer in [
+            json!({"type": "NFC"}),
+            json!({"type": "NFD"}),
+            json!({"type": "NFKC"}),
+            json!({"type": "NFKD"}),
+            json!({"type": "Lowercase"}),
+            json!({"type": "Strip", "strip_left": true, "strip_right": false}),
+            json!({"type": "Strip", "strip_left": true, "strip_right": true}),
+            json!({"type": "Sequence", "normalizers": [
+                {"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]}),
+            json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "_"}),
+            json!({"type": "Replace", "pattern": {"Regex": "(?<=a)\\s*"}, "content": ""}),
+            json!({"type": "Replace", "pattern": {"String": "."}, "content": "…"}),
+            json!({"type": "ByteLevel"}),
+        ] {
+            check(name, &[("/normalizer", normalizer)]);
+        }
+    }
+}
+
+#[test]
+fn metaspace() {
+    let bpe = parsed("mistral");
+    let added = bpe["added_tokens"].as_array().expect("a list").clone();
+    for scheme in ["always", "first", "never"] {
+        for split in [true, false] {
+            let metaspace = json!({"type": "Metaspace", "replacement": "▁",
+                "prepend_scheme": scheme, "split": split});
+            check(
+                "mistral",
+                &[
+                    ("/normalizer", Value::Null),
+                    ("/pre_tokenizer", metaspace.clone()),
+                    ("/decoder", metaspace.clone()),
+                ],
+            );
+            // Normalised added tokens, and a start of the text that is taken away.
+            let mut added = added.clone();
+            added.iter_mut().for_each(|token| token["normalized"] = json!(true));
+            for normalizer in [
+                json!({"type": "Strip", "strip_left": true, "strip_right": true}),
+                json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b"}),
+                json!({"type": "Replace", "pattern": {"Regex": "\\A[ ab]+"}, "content": "b"}),
+                json!({"type": "Prepend", "prepend": "x"}),
+            ] {
+                check(
+                    "mistral",
+                    &[
+                        ("/added_tokens", Value::from(added.clone())),
+                        ("/normalizer", normalizer),
+                        (
+                            "/pre_tokenizer",
+                            json!({"type": "Sequence", "pretokenizers": [
+                            {"type": "Digits", "individual_digits": true}, metaspace.clone()]}),
+                        ),
+                        ("/decoder", metaspace.clone()),
+                    ],
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn pre_tokenizers() {
+    let behaviours = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"];
+    for behaviour in behaviours {
+        for invert in [false, true] {
+            for pattern in [
+                json!({"Regex": "\\s+"}),
+                json!({"Regex": "[a-m]|[0-9]{2}"}),
+                json!({"String": "."}),
+                json!({"String": "a"}),
+            ] {
+                let split = json!({"type": "Split", "pattern": pattern,
+                    "behavior": behaviour, "invert": invert});
+                check("mistral", &[("/pre_tokenizer", split)]);
+            }
+        }
+        let punctuation = json!({"type": "Punctuation", "behavior": behaviour});
+        check("mistral", &[("/pre_tokenizer", punctuation)]);
+    }
+    for pre_tokenizer in [
+        json!({"type": "Digits", "individual_digits": true}),
+        json!({"type": "Digits", "individual_digits": false}),
+        json!({"type": "WhitespaceSplit"}),
+        json!({"type": "Whitespace"}),
+    ] {
+        check("mistral", &[("/normalizer", Value::Null), ("/pre_tokenizer", pre_tokenizer)]);
+    }
+    for add_prefix_space in [false, true] {
+        for use_regex in [false, true] {
+            let byte_level = json!({"type": "ByteLevel", "add_prefix_space": add_prefix_space,
+                "trim_offsets": true, "use_regex": use_regex});
+            check("qwen2", &[("/pre_tokenizer", byte_level.clone())]);
+            let pair = json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": true}, byte_level]});
+            check("llama", &[("/pre_tokenizer", pair)]);
+        }
+    }
+}
+
+#[test]
+fn well_known_patterns() {
+    let cl100k = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+    let bloom = r" ?[^(\s|[.,!?…。，、।۔،])]+";
+    let kimi = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|\s+(?!\S)|\s+";
+    for pattern in [cl100k, bloom, kimi, r"(?:\r?\n)+(?!\r?\n)", r"\b\w+\b", r"(?>a+)b|.", "."] {
+        let split = json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]});
+        check("llama", &[("/pre_tokenizer", split)]);
+    }
+}
+
+#[test]
+fn added_tokens() {
+    let token = |content: &str, flags: u32, special: bool| {
+        json!({"id": 0, "content": content, "single_word": flags & 1 != 0,
+            "lstrip": flags & 2 != 0, "rstrip": flags & 4 != 0, "normalized": flags & 8 != 0,
+            "special": special})
+    };
+    for flags in 0..16 {
+        let mut added: Vec<Value> = ["<mask>", "<mask>er", "the", " ", "  ", "x y", "É", "日本"]
+            .iter()
+            .enumerate()
+            .map(|(index, content)| token(content, flags, index % 2 == 0))
+            .collect();
+        for name in ["llama", "mistral", "qwen2"] {
+            check(
+                name,
+                &[("/added_tokens", Value::from(added.clone())), ("/post_processor", Value::Null)],
+            );
+        }
+        // Another set of flags for half of them, and a normalizer that changes them.
+        for (index, token) in added.iter_mut().enumerate() {
+            token["normalized"] = json!(index % 3 == 0);
+            token["rstrip"] = json!(index % 3 == 1);
+        }
+        check(
+            "mistral",
+            &[
+                ("/added_tokens", Value::from(added)),
+                ("/post_processor", Value::Null),
+                ("/normalizer", json!({"type": "Lowercase"})),
+            ],
+        );
+    }
+}
+
+#[test]
+fn post_processors() {
+    let cls = json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1],
+        "trim_offsets": true, "add_prefix_space": true});
+    check("mistral", &[("/post_processor", cls)]);
+    let cls = json!({"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]});
+    check("mistral", &[("/post_processor", cls)]);
+    check("mistral", &[("/post_processor", Value::Null)]);
+    let tokenizer = crate::open(&data("mistral"));
+    assert_eq!(tokenizer.leading_ids(), [1]);
+}
+
+#[test]
+fn decoders() {
+    let replace = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let fuse = json!({"type": "Fuse"});
+    let fallback = json!({"type": "ByteFallback"});
+    let strip = json!({"type": "Strip", "content": " ", "start": 2, "stop": 0});
+    let sequence = |stages: &[&Value]| json!({"type": "Sequence", "decoders": stages});
+    let both = json!({"type": "Replace", "pattern": {"String": "  "}, "content": "+"});
+    for decoder in [
+        Value::Null,
+        fuse.clone(),
+        fallback.clone(),
+        sequence(&[&fallback, &fuse, &strip]),
+        sequence(&[&fuse, &fallback, &replace]),
+        sequence(&[&replace, &fuse, &both]),
+        sequence(&[&replace, &strip, &fallback]),
+        sequence(&[
+            &fallback,
+            &fuse,
+            &json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}),
+        ]),
+        json!({"type": "Replace", "pattern": {"Regex": "▁|e"}, "content": "_"}),
+        json!({"type": "BPEDecoder", "suffix": "e"}),
+        json!({"type": "WordPiece", "prefix": "▁", "cleanup": true}),
+        json!({"type": "WordPiece", "prefix": "##", "cleanup": false}),
+    ] {
+        // The reference's BPEDecoder cannot decode nothing at all.
+        if decoder["type"] == "BPEDecoder" {
+            let json = with("mistral", &[("/decoder", decoder)]);
+            let pair = Pair::new("BPEDecoder", &json);
+            pair.check_ids(&[300, 301, 302, 310, 20, 40]);
+            assert_eq!(pair.ours.decode(&[], false), "");
+        } else {
+            check("mistral", &[("/decoder", decoder)]);
+        }
+    }
+}
+
+#[test]
+fn stripping_both_ends_of_a_fused_text() {
+    let decoder = json!({"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 2}]});
+    let pair = Pair::new("strip", &with("mistral", &[("/decoder", decoder)]));
+    for text in ["a", "a ", "a  ", "a    b   ", " a b "] {
+        pair.check_text(text);
+    }
+}
+
+#[test]
+fn byte_pair_options() {
+    for unknown in [json!("<unk>"), Value::Null] {
+        for fuse in [true, false] {
+            for fallback in [true, false] {
+                for ignore_merges in [true, false] {
+                    let changes = [
+                        ("/model/unk_token", unknown.clone()),
+                        ("/model/fuse_unk", json!(fuse)),
+                        ("/model/byte_fallback", json!(fallback)),
+                        ("/model/ignore_merges", json!(ignore_merges)),
+                    ];
+                    check("mistral", &changes);
+                    let mut words = changes.to_vec();
+                    words.push(("/pre_tokenizer", json!({"type": "Whitespace"})));
+                    check("mistral", &words);
+                }
+            }
+        }
+    }
+    let vocab = json!({"a": 0, "b": 1, "##a": 2, "##b": 3, "ab": 4, "##a</w>": 5, "##b</w>": 6,
+        "a</w>": 7, "[UNK]": 8, "ab</w>": 9, "##ab": 10, "aba": 14});
+    let model = json!({"type": "BPE", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+        "end_of_word_suffix": "</w>", "vocab": vocab,
+        "merges": ["a ##b", "a ##b</w>", "##a ##b", "ab ##a"]});
+    let changes = [
+        ("/model", model),
+        ("/added_tokens", json!([])),
+        ("/post_processor", Value::Null),
+        ("/normalizer", Value::Null),
+        ("/pre_tokenizer", json!({"type": "WhitespaceSplit"})),
+        ("/decoder", json!({"type": "WordPiece", "prefix": "##", "cleanup": true})),
+    ];
+    let pair = Pair::new("affixes", &with("mistral", &changes));
+    for text in ["ab", "aba", "abab", "abaab ba c", "b", "cc acb"] {
+        pair.check_text(text);
+    }
+    pair.check_vocabulary();
+}
+
+#[test]
+fn other_models() {
+    let pieces = json!([
+        ["<unk>", 0.0],
+        ["▁", -2.0],
+        ["a", -3.5],
+        ["b", -3.25],
+        ["ab", -5.0],
+        ["▁a", -4.0],
+        ["▁the", -6.5],
+        ["t", -4.0],
+        ["h", -4.1],
+        ["e", -3.0],
+        ["he", -5.5],
+        ["é", -7.0],
+        ["日本", -8.0],
+        ["<0x41>", -9.0],
+        ["l", -4.0],
+        ["ll", -7.9],
+        ["o", -4.0]
+    ]);
+    for fallback in [false, true] {
+        let metaspace =
+            json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"});
+        let model =
+            json!({"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": fallback});
+        let changes = [
+            ("/model", model),
+            ("/added_tokens", json!([])),
+            ("/post_processor", Value::Null),
+            ("/normalizer", Value::Null),
+            ("/pre_tokenizer", metaspace.clone()),
+            ("/decoder", metaspace),
+        ];
+        check("mistral", &changes);
+    }
+    let model = json!({"type": "WordLevel", "unk_token": "<unk>",
+        "vocab": {"<unk>": 0, "the": 1, "a": 2, "!": 3, "日本": 7}});
+    let changes = [
+        ("/model", model),
+        ("/added_tokens", json!([])),
+        ("/post_processor", Value::Null),
+        ("/normalizer", Value::Null),
+        ("/pre_tokenizer", json!({"type": "Whitespace"})),
+        ("/decoder", Value::Null),
+    ];
+    check("mistral", &changes);
+}
+
+#[test]
+fn what_is_not_supported_says_where() {
+    let refused = |changes: &[(&str, Value)]| match pack(&with("mistral", changes)) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{changes:?} was accepted"),
+    };
+    assert_eq!(
+        refused(&[("/normalizer", json!({"type": "Sequence", "normalizers": [{"type": "Nmt"}]}))]),
+        "tokenizer.json, normalizer.normalizers[0]: the normalizer Nmt is not supported"
+    );
+    assert_eq!(
+        refused(&[("/model/type", json!("WordPiece"))]),
+        "tokenizer.json, model: the model WordPiece is not supported"
+    );
+    assert_eq!(
+        refused(&[("/model/dropout", json!(0.1))]),
+        "tokenizer.json, model.dropout: dropout is not supported"
+    );
+    assert_eq!(
+        refused(&[("/model/merges", json!(["t h", "a b c"]))]),
+        "tokenizer.json, model.merges[1]: not two tokens with one space between them"
+    );
+    let split = json!({"type": "Split", "pattern": {"Regex": "(a)\\1"}, "behavior": "Isolated",
+        "invert": false});
+    assert_eq!(
+        refused(&[("/pre_tokenizer", split)]),
+        "tokenizer.json, pre_tokenizer.pattern.Regex: the escape `\\1` in a pattern is not supported"
+    );
+    assert!(matches!(pack(b"{"), Err(TokenizerError::Json { .. })));
+    assert_eq!(
+        pack(b"{}").unwrap_err().to_string(),
+        "tokenizer.json, top level: `model` is missing"
+    );
+}
