@@ -3,7 +3,8 @@
 //! Operands: key `[S, KV, Dk]`, value `[S, KV, Dv]`. No results. Must precede the `cache_attend`
 //! of the same cache.
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred, agree, float, operands, sizes};
 use crate::attribute::attributes;
 use crate::entity::CacheId;
 
@@ -15,4 +16,16 @@ attributes!(
     }
 );
 
-impl CoreOp for CacheAppend {}
+impl CoreOp for CacheAppend {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        // Heads and widths against the cache's declaration: the verifier, which has the table.
+        let [key, value] = operands::<2>(given)?;
+        float(key)?;
+        float(value)?;
+        let [rows, heads, _] = sizes::<3>(key)?;
+        let [value_rows, value_heads, _] = sizes::<3>(value)?;
+        agree("rows of key and value", rows, value_rows)?;
+        agree("heads of key and value", heads, value_heads)?;
+        Ok(Vec::new())
+    }
+}

@@ -2,8 +2,11 @@
 //!
 //! Operand: a tensor. Result: the same type.
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, axis_in, listed, operands, plain, single_known};
 use crate::attribute::attributes;
+use crate::types::DType;
+use crate::dim::Dim;
 
 attributes!(
     /// Running sums along a dimension.
@@ -17,4 +20,53 @@ attributes!(
     }
 );
 
-impl CoreOp for CumulativeSum {}
+impl CoreOp for CumulativeSum {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [operand] = operands::<1>(given)?;
+        let dtype = plain(operand)?;
+        if dtype == DType::Bool {
+            return Err(format!("{} has no sums", operand.ty));
+        }
+        axis_in(self.axis, &operand.ty.shape)?;
+        let known = listed(operand).zip(operand.ty.sizes()).and_then(|(elements, sizes)| {
+            let mut fits = true;
+            let sums = self.run(&elements, &sizes, Dim::number(0), |a, b| match a.plus(b) {
+                Some(sum) => sum,
+                None => {
+                    fits = false;
+                    Dim::number(0)
+                }
+            });
+            fits.then_some(Known::Elements(sums))
+        });
+        single_known(dtype, operand.ty.shape.clone(), known)
+    }
+}
+
+impl CumulativeSum {
+    /// Running sums of row-major elements.
+    fn run<T: Clone>(
+        &self,
+        elements: &[T],
+        sizes: &[usize],
+        zero: T,
+        mut add: impl FnMut(&T, &T) -> T,
+    ) -> Vec<T> {
+        let length = sizes[self.axis];
+        let inner: usize = sizes[self.axis + 1..].iter().product();
+        let mut sums = elements.to_vec();
+        for start in (0..elements.len()).step_by((length * inner).max(1)) {
+            for lane in 0..inner {
+                let mut sum = zero.clone();
+                for step in 0..length {
+                    let step = if self.reverse { length - 1 - step } else { step };
+                    let place = start + step * inner + lane;
+                    let next = add(&sum, &elements[place]);
+                    sums[place] = if self.exclusive { sum } else { next.clone() };
+                    sum = next;
+                }
+            }
+        }
+        sums
+    }
+}

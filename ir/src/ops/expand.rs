@@ -2,7 +2,8 @@
 //!
 //! Operand: a tensor. Result: sizes `shape` (already broadcast with the operand).
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred, broadcast_strides, broadcasts_to, moved, operands, plain, single_known};
 use crate::attribute::attributes;
 use crate::dim::Dim;
 
@@ -14,4 +15,14 @@ attributes!(
     }
 );
 
-impl CoreOp for Expand {}
+impl CoreOp for Expand {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [operand] = operands::<1>(given)?;
+        let dtype = plain(operand)?;
+        broadcasts_to(&operand.ty.shape, &self.shape)?;
+        let rank = self.shape.len();
+        let known =
+            moved(operand, &self.shape, &|from| Some((0, broadcast_strides(from, rank))));
+        single_known(dtype, self.shape.clone(), known)
+    }
+}

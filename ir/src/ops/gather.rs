@@ -3,8 +3,10 @@
 //! Operands: data, integer indices (negative ones count from the end). Result: data.shape with
 //! `axis` replaced by indices.shape.
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, axis_in, integer, listed, operands, plain, short_sizes, single_known, uniform};
 use crate::attribute::attributes;
+use crate::dim::Dim;
 
 attributes!(
     /// Takes entries along a dimension.
@@ -14,4 +16,58 @@ attributes!(
     }
 );
 
-impl CoreOp for Gather {}
+impl CoreOp for Gather {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [data, indices] = operands::<2>(given)?;
+        let dtype = plain(data)?;
+        integer(indices)?;
+        axis_in(self.axis, &data.ty.shape)?;
+        let mut shape = data.ty.shape[..self.axis].to_vec();
+        shape.extend_from_slice(&indices.ty.shape);
+        shape.extend_from_slice(&data.ty.shape[self.axis + 1..]);
+        let known = self.known(data, indices, &shape);
+        single_known(dtype, shape, known)
+    }
+}
+
+impl Gather {
+    fn known(&self, data: Operand<'_>, indices: Operand<'_>, shape: &[Dim]) -> Option<Known> {
+        if let Some(value) = uniform(data) {
+            return Some(Known::Fill(value.clone()));
+        }
+        short_sizes(shape)?;
+        let elements = listed(data)?;
+        let sizes = data.ty.sizes()?;
+        let places: Vec<usize> = listed(indices)?
+            .iter()
+            .map(|index| wrapped(index.as_number()?, sizes[self.axis]))
+            .collect::<Option<_>>()?;
+        Some(Known::Elements(taken(&elements, &sizes, self.axis, &places)))
+    }
+}
+
+/// The index, counted from the end if negative; `None` out of range.
+pub(crate) fn wrapped(index: i64, size: usize) -> Option<usize> {
+    let size_signed = i64::try_from(size).ok()?;
+    let index = if index < 0 { index.checked_add(size_signed)? } else { index };
+    usize::try_from(index).ok().filter(|index| *index < size)
+}
+
+/// The entries at `places` of an axis of row-major elements.
+pub(crate) fn taken<T: Clone>(
+    data: &[T],
+    sizes: &[usize],
+    axis: usize,
+    places: &[usize],
+) -> Vec<T> {
+    let outer: usize = sizes[..axis].iter().product();
+    let inner: usize = sizes[axis + 1..].iter().product();
+    let mut elements = Vec::with_capacity(outer * places.len() * inner);
+    for row in 0..outer {
+        for place in places {
+            let start = (row * sizes[axis] + place) * inner;
+            elements.extend_from_slice(&data[start..start + inner]);
+        }
+    }
+    elements
+}

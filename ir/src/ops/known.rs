@@ -3,7 +3,8 @@
 //! No operands. Result: `dtype[shape]` with the elements in row-major order (one element fills
 //! any shape).
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, operands, product, single_known};
 use crate::attribute::attributes;
 use crate::dim::Dim;
 use crate::types::DType;
@@ -20,4 +21,24 @@ attributes!(
     }
 );
 
-impl CoreOp for KnownValue {}
+impl CoreOp for KnownValue {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [] = operands::<0>(given)?;
+        if self.dtype.is_float() {
+            return Err(format!("known content of {} is not possible", self.dtype));
+        }
+        let known = if let [value] = self.elements.as_slice() {
+            Known::Fill(value.clone())
+        } else {
+            let count = i64::try_from(self.elements.len()).unwrap_or(i64::MAX);
+            if product(&self.shape) != Some(Dim::number(count)) {
+                return Err(format!("{count} elements do not fill {:?}", self.shape));
+            }
+            Known::Elements(self.elements.clone())
+        };
+        match single_known(self.dtype, self.shape.clone(), Some(known))? {
+            results if results[0].1.is_some() => Ok(results),
+            _ => Err(format!("an element does not fit {}", self.dtype)),
+        }
+    }
+}

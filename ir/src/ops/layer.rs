@@ -4,7 +4,8 @@
 //! while canonical). Results: those of the body. The body's weight parameters stand for
 //! `weights`, its cache parameter for `cache`.
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred};
 use crate::attribute::attributes;
 use crate::entity::{CacheId, Const, Kind};
 
@@ -22,4 +23,9 @@ attributes!(
     }
 );
 
-impl CoreOp for Layer {}
+impl CoreOp for Layer {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Inferred, String> {
+        let _ = operands;
+        Err("its types stand in the layer kind's body; infer it through the graph".into())
+    }
+}

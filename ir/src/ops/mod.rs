@@ -44,14 +44,13 @@ pub struct TypeError {
 /// What every core op has.
 pub trait CoreOp: Attributes {
     /// Result types, and contents where they follow from shapes.
-    fn infer(
-        &self,
-        operands: &[Operand<'_>],
-    ) -> Result<Vec<(TensorType, Option<Known>)>, TypeError> {
-        let _ = operands;
-        Err(TypeError { op: "", message: "no rule".into() })
-    }
+    /// An error is a sentence about the operands that do not fit.
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Inferred, String>;
 }
+
+pub mod rules;
+
+use rules::Inferred;
 
 macro_rules! core_ops {
     ($($module:ident :: $variant:ident = $name:literal, $stages:expr;)*) => {
@@ -97,8 +96,9 @@ macro_rules! core_ops {
             pub fn infer(
                 &self,
                 operands: &[Operand<'_>],
-            ) -> Result<Vec<(TensorType, Option<Known>)>, TypeError> {
-                match self { $(Op::$variant(op) => op.infer(operands),)* }
+            ) -> Result<Inferred, TypeError> {
+                let inferred = match self { $(Op::$variant(op) => op.infer(operands),)* };
+                inferred.map_err(|message| TypeError { op: self.name(), message })
             }
         }
 

@@ -2,7 +2,8 @@
 //!
 //! No operands. Result: `dtype[length]`, element i is `start + i * step`.
 
-use super::CoreOp;
+use super::{CoreOp, Known, MAX_KNOWN, Operand};
+use super::rules::{Inferred, operands, single_known};
 use crate::attribute::attributes;
 use crate::dim::Dim;
 use crate::types::DType;
@@ -21,4 +22,21 @@ attributes!(
     }
 );
 
-impl CoreOp for Range {}
+impl CoreOp for Range {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [] = operands::<0>(given)?;
+        if self.dtype == DType::Bool {
+            return Err("booleans have no range".into());
+        }
+        let length = self.length.as_size().filter(|length| *length <= MAX_KNOWN);
+        let known = match length {
+            _ if self.step == 0 => Some(Known::Fill(self.start.clone())),
+            None => None,
+            Some(length) => (0..length as i64)
+                .map(|index| self.start.plus(&Dim::number(index.checked_mul(self.step)?)))
+                .collect::<Option<Vec<_>>>()
+                .map(Known::Elements),
+        };
+        single_known(self.dtype, vec![self.length.clone()], known)
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! No operands. Result: the constant, of its type (which may be quantised).
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred, operands};
 use crate::attribute::attributes;
 use crate::entity::Const;
 
@@ -14,4 +15,9 @@ attributes!(
     }
 );
 
-impl CoreOp for ReadConstant {}
+impl CoreOp for ReadConstant {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [] = operands::<0>(given)?;
+        Err("its type stands in the table of constants; infer it through the graph".into())
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! Operand: a tensor. Result: the elements in row-major order with the sizes `shape`.
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, listed, operands, plain, product, short_sizes, single_known, uniform};
 use crate::attribute::attributes;
 use crate::dim::Dim;
 
@@ -14,4 +15,22 @@ attributes!(
     }
 );
 
-impl CoreOp for Reshape {}
+impl CoreOp for Reshape {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [operand] = operands::<1>(given)?;
+        let dtype = plain(operand)?;
+        let from = product(&operand.ty.shape).ok_or("the number of elements overflows")?;
+        let to = product(&self.shape).ok_or("the number of elements overflows")?;
+        if from != to {
+            return Err(format!("{} has not the elements of {:?}", operand.ty, self.shape));
+        }
+        let known = match (operand.known, listed(operand)) {
+            (Some(Known::Fill(value)), _) => Some(Known::Fill(value.clone())),
+            (_, Some(elements)) if short_sizes(&self.shape).is_some() => {
+                Some(Known::Elements(elements))
+            }
+            _ => uniform(operand).cloned().map(Known::Fill),
+        };
+        single_known(dtype, self.shape.clone(), known)
+    }
+}

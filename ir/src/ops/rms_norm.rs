@@ -3,7 +3,8 @@
 //! Operands: x `[..., W]`, weight `[W]`. Result: x / sqrt(mean(x^2) + epsilon) * weight, in f32,
 //! rounded to the type of x.
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred, float, last, operands, single, vector};
 use crate::attribute::attributes;
 
 attributes!(
@@ -14,4 +15,11 @@ attributes!(
     }
 );
 
-impl CoreOp for RmsNorm {}
+impl CoreOp for RmsNorm {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [x, weight] = operands::<2>(given)?;
+        let dtype = float(x)?;
+        vector("width", weight, last(x)?)?;
+        single(dtype, x.ty.shape.clone())
+    }
+}

@@ -4,8 +4,11 @@
 //! `[P, width / 2]`. Pairs as in `rotary`. With several sets the tables are stacked: row = set *
 //! positions + position.
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rotary::check_width;
+use super::rules::{Inferred, agree, float, integer, last, operands, single, sizes};
 use crate::attribute::attributes;
+use crate::dim::Dim;
 
 attributes!(
     /// Rotates each row by the angles of its position.
@@ -17,4 +20,22 @@ attributes!(
     }
 );
 
-impl CoreOp for RotaryRows {}
+impl CoreOp for RotaryRows {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [x, rows, cos, sin] = operands::<4>(given)?;
+        let dtype = float(x)?;
+        integer(rows)?;
+        let [count, _, width] = sizes::<3>(x)?;
+        let [positions] = sizes::<1>(rows)?;
+        agree("rows and positions", count, positions)?;
+        check_width(self.width, width)?;
+        let half = Dim::number(i64::from(self.width / 2));
+        for table in [cos, sin] {
+            float(table)?;
+            sizes::<2>(table)?;
+            agree("half of the rotated values and the tables", &half, last(table)?)?;
+        }
+        agree("rows of the tables", &cos.ty.shape[0], &sin.ty.shape[0])?;
+        single(dtype, x.ty.shape.clone())
+    }
+}

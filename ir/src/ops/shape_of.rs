@@ -2,8 +2,10 @@
 //!
 //! Operand: any tensor. Result: i64 `[end - start]`, content known.
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, operands, single_known};
 use crate::attribute::attributes;
+use crate::types::DType;
 
 attributes!(
     /// Sizes of a tensor as integers.
@@ -15,4 +17,12 @@ attributes!(
     }
 );
 
-impl CoreOp for ShapeOf {}
+impl CoreOp for ShapeOf {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [operand] = operands::<1>(given)?;
+        let Some(range) = operand.ty.shape.get(self.start..self.end) else {
+            return Err(format!("{} has no sizes {}..{}", operand.ty, self.start, self.end));
+        };
+        single_known(DType::I64, vec![range.len().into()], Some(Known::Elements(range.to_vec())))
+    }
+}

@@ -2,8 +2,11 @@
 //!
 //! Operand: a plain tensor. Result: the same shape and type (`bool` for `is_nan`, `is_inf`, `not`).
 
-use super::CoreOp;
+use super::{CoreOp, Operand};
+use super::rules::{Inferred, elementwise, exceeds, operands, plain, single_known};
 use crate::attribute::{attributes, named_enum};
+use crate::types::DType;
+use crate::dim::Dim;
 
 named_enum!(
     /// A function of one element.
@@ -67,4 +70,40 @@ attributes!(
     }
 );
 
-impl CoreOp for Unary {}
+impl CoreOp for Unary {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [operand] = operands::<1>(given)?;
+        let dtype = plain(operand)?;
+        let fits = match self.op {
+            UnaryOp::Not => dtype == DType::Bool,
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Relu => dtype != DType::Bool,
+            _ => dtype.is_float(),
+        };
+        if !fits {
+            return Err(format!("{} of {}", self.op.name(), operand.ty));
+        }
+        let known = elementwise(&[operand], &operand.ty.shape, &|values| self.op.of_size(values[0]));
+        let test = matches!(self.op, UnaryOp::IsNan | UnaryOp::IsInf);
+        let result = if test { DType::Bool } else { dtype };
+        single_known(result, operand.ty.shape.clone(), known)
+    }
+}
+
+impl UnaryOp {
+    /// The function of a size, where its value is certain.
+    fn of_size(self, value: &Dim) -> Option<Dim> {
+        let zero = Dim::number(0);
+        match self {
+            UnaryOp::Neg => value.scaled(-1),
+            UnaryOp::Abs if exceeds(value, &zero, 0) => Some(value.clone()),
+            UnaryOp::Abs => exceeds(&zero, value, 0).then(|| value.scaled(-1)).flatten(),
+            UnaryOp::Relu if exceeds(value, &zero, 0) => Some(value.clone()),
+            UnaryOp::Relu => exceeds(&zero, value, 0).then_some(zero),
+            UnaryOp::Not => value.as_number().map(|value| Dim::number(i64::from(value == 0))),
+            UnaryOp::Sign if *value == zero => Some(zero),
+            UnaryOp::Sign if exceeds(value, &zero, 1) => Some(Dim::number(1)),
+            UnaryOp::Sign => exceeds(&zero, value, 1).then(|| Dim::number(-1)),
+            _ => None,
+        }
+    }
+}

@@ -3,7 +3,8 @@
 //! Operands: data, update (same rank; equal sizes but along `axis`). Result: data with indices
 //! start .. start + update.shape[axis] of `axis` replaced.
 
-use super::CoreOp;
+use super::{CoreOp, Known, Operand};
+use super::rules::{Inferred, agree, axis_in, operands, same_dtype, single_known, uniform};
 use crate::attribute::attributes;
 use crate::dim::Dim;
 
@@ -17,4 +18,29 @@ attributes!(
     }
 );
 
-impl CoreOp for UpdateSlice {}
+impl CoreOp for UpdateSlice {
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        let [data, update] = operands::<2>(given)?;
+        let dtype = same_dtype(data, update)?;
+        axis_in(self.axis, &data.ty.shape)?;
+        if data.ty.rank() != update.ty.rank() {
+            return Err(format!("ranks of {} and {} differ", data.ty, update.ty));
+        }
+        for (index, (a, b)) in data.ty.shape.iter().zip(&update.ty.shape).enumerate() {
+            if index != self.axis {
+                agree("sizes beside the axis", a, b)?;
+            }
+        }
+        let written = &update.ty.shape[self.axis];
+        let end = self.start.plus(written).ok_or("the end overflows")?;
+        let room = data.ty.shape[self.axis].minus(&end).and_then(|room| room.as_number());
+        if room.is_some_and(|room| room < 0) || self.start.as_number().is_some_and(|s| s < 0) {
+            return Err(format!("{} .. {end} is not in {}", self.start, data.ty));
+        }
+        let known = uniform(data)
+            .filter(|value| uniform(update) == Some(*value))
+            .cloned()
+            .map(Known::Fill);
+        single_known(dtype, data.ty.shape.clone(), known)
+    }
+}
