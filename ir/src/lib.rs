@@ -9,7 +9,9 @@ pub mod constant;
 pub mod dim;
 pub mod entity;
 pub mod graph;
+pub mod infer;
 pub mod ops;
+pub mod patch;
 pub mod stage;
 pub mod types;
 
@@ -19,6 +21,8 @@ pub use entity::{CacheId, Const, Kind, Node, Table, Value};
 pub use graph::{
     Body, CacheDecl, Graph, InputRole, LayerKind, NodeData, OutputRole, RotarySets, ValueData,
 };
+pub use infer::Tables;
 pub use ops::Op;
+pub use patch::{Patch, Rebuild};
 pub use stage::{Stage, Stages};
 pub use types::{DType, Element, QuantFormat, TensorType, ZeroPoints};

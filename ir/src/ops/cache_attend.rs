@@ -23,16 +23,24 @@ attributes!(
 );
 
 impl CoreOp for CacheAttend {
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Inferred, String> {
-        let given = 1 + usize::from(self.sinks);
-        if operands.len() != given {
-            return Err(format!("takes {given} operands, has {}", operands.len()));
-        }
-        float(operands[0])?;
-        let [_, heads, _] = sizes::<3>(operands[0])?;
-        if self.sinks {
-            vector("sinks and heads", operands[1], heads)?;
-        }
+    fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
+        self.check(given)?;
         Err("its width stands in the cache's declaration; infer it through the graph".into())
+    }
+}
+
+impl CacheAttend {
+    /// Checks what the operands alone tell.
+    pub(crate) fn check(&self, given: &[Operand<'_>]) -> Result<(), String> {
+        let count = 1 + usize::from(self.sinks);
+        if given.len() != count {
+            return Err(format!("takes {count} operands, has {}", given.len()));
+        }
+        float(given[0])?;
+        let [_, heads, _] = sizes::<3>(given[0])?;
+        if self.sinks {
+            vector("sinks and heads", given[1], heads)?;
+        }
+        Ok(())
     }
 }
