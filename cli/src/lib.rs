@@ -1,0 +1,1 @@
+//! The driver behind `weir`: from a model to a graph, code and files.

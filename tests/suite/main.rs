@@ -1,0 +1,2 @@
+//! Suites over whole models.
+fn main() {}
