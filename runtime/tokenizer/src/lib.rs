@@ -44,6 +44,7 @@ mod bpe;
 mod component;
 mod decode;
 mod error;
+mod normal_forms;
 mod normalize;
 #[cfg(feature = "pack")]
 mod pack;

@@ -5,10 +5,10 @@
 //! scheme `first` is put only before a piece that begins where the input begins.
 
 use unicode_normalization::char::is_combining_mark;
-use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::TokenizerError;
 use crate::component::{Needle, Normalizer};
+use crate::normal_forms::{Form, normal_form};
 use crate::pattern::{Program, step_budget};
 
 /// A text and what is known of its origin.
@@ -85,6 +85,12 @@ impl Span {
         self.text = text;
     }
 
+    fn to_form(&mut self, form: Form) {
+        if let Some(text) = normal_form(&self.text, form) {
+            self.rewrite(text);
+        }
+    }
+
     /// Drops `count` bytes at the front.
     fn drop_front(&mut self, count: usize) {
         self.text.drain(..count);
@@ -143,26 +149,10 @@ fn apply(
             }
         }
         Normalizer::Replace { needle, content } => span.replace(needle, content, programs)?,
-        Normalizer::Nfc => {
-            if is_nfc_quick(span.text.chars()) != IsNormalized::Yes {
-                let text = span.text.nfc().collect();
-                span.rewrite(text);
-            }
-        }
-        // ASCII is its own decomposition and compatibility form.
-        Normalizer::Nfd | Normalizer::Nfkc | Normalizer::Nfkd if span.text.is_ascii() => {}
-        Normalizer::Nfd => {
-            let text = span.text.nfd().collect();
-            span.rewrite(text);
-        }
-        Normalizer::Nfkc => {
-            let text = span.text.nfkc().collect();
-            span.rewrite(text);
-        }
-        Normalizer::Nfkd => {
-            let text = span.text.nfkd().collect();
-            span.rewrite(text);
-        }
+        Normalizer::Nfc => span.to_form(Form::Nfc),
+        Normalizer::Nfd => span.to_form(Form::Nfd),
+        Normalizer::Nfkc => span.to_form(Form::Nfkc),
+        Normalizer::Nfkd => span.to_form(Form::Nfkd),
         Normalizer::Lowercase => {
             // Character by character: no rule for a final sigma.
             let text = span.text.chars().flat_map(char::to_lowercase).collect();

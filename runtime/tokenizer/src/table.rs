@@ -54,6 +54,7 @@ pub(crate) const SECTIONS: [(Section, &str); 11] = [
 ];
 
 /// Bytes before the first section: magic, version, total length, then offset and length each.
+#[cfg(feature = "pack")]
 pub(crate) const HEADER_LEN: usize = 16 + 8 * SECTIONS.len();
 /// Sections start at multiples of this, so that a mapped table's words lie on one cache line.
 #[cfg(feature = "pack")]
@@ -135,14 +136,14 @@ impl<'a> Table<'a> {
             [(Section::VocabSlots, "vocabulary slots"), (Section::MergeSlots, "merge slots")]
         {
             let len = self.section(section).len();
-            if len % 4 != 0 || !(len / 4).is_power_of_two() {
+            if !len.is_multiple_of(4) || !(len / 4).is_power_of_two() {
                 return fail(name, "not a power of two");
             }
         }
-        if self.section(Section::Merges).len() % 12 != 0 {
+        if !self.section(Section::Merges).len().is_multiple_of(12) {
             return fail("merges", "not whole records");
         }
-        if self.section(Section::Added).len() % 16 != 0 {
+        if !self.section(Section::Added).len().is_multiple_of(16) {
             return fail("added tokens", "not whole records");
         }
         let scores = self.section(Section::Scores).len();

@@ -103,6 +103,7 @@ pub(crate) struct Class {
 
 impl Class {
     /// From sorted disjoint inclusive ranges.
+    #[cfg(feature = "pack")]
     pub(crate) fn new(all: impl IntoIterator<Item = (u32, u32)>) -> Self {
         let mut class = Self::default();
         for (first, last) in all {

@@ -42,6 +42,11 @@ pub(crate) fn qwen2(folder: &Path) -> Vec<u8> {
     serde_json::to_vec(&file).expect("JSON")
 }
 
+/// The Qwen2-like tokenizer with compatibility forms.
+pub(crate) fn nfkc() -> Vec<u8> {
+    with("qwen2", &[("/normalizer", json!({"type": "NFKC"}))])
+}
+
 #[test]
 fn normalizers() {
     for name in ["mistral", "qwen2"] {
