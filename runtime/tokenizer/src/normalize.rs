@@ -11,6 +11,9 @@ use crate::component::{Needle, Normalizer};
 use crate::normal_forms::{Form, normal_form};
 use crate::pattern::{Program, step_budget};
 
+#[cfg(test)]
+mod tests;
+
 /// A text and what is known of its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -85,7 +88,7 @@ impl Span {
         self.text = text;
     }
 
-    fn to_form(&mut self, form: Form) {
+    fn rewrite_as(&mut self, form: Form) {
         if let Some(text) = normal_form(&self.text, form) {
             self.rewrite(text);
         }
@@ -149,10 +152,10 @@ fn apply(
             }
         }
         Normalizer::Replace { needle, content } => span.replace(needle, content, programs)?,
-        Normalizer::Nfc => span.to_form(Form::Nfc),
-        Normalizer::Nfd => span.to_form(Form::Nfd),
-        Normalizer::Nfkc => span.to_form(Form::Nfkc),
-        Normalizer::Nfkd => span.to_form(Form::Nfkd),
+        Normalizer::Nfc => span.rewrite_as(Form::Nfc),
+        Normalizer::Nfd => span.rewrite_as(Form::Nfd),
+        Normalizer::Nfkc => span.rewrite_as(Form::Nfkc),
+        Normalizer::Nfkd => span.rewrite_as(Form::Nfkd),
         Normalizer::Lowercase => {
             // Character by character: no rule for a final sigma.
             let text = span.text.chars().flat_map(char::to_lowercase).collect();
@@ -218,18 +221,4 @@ pub(crate) fn letter_to_byte(letter: char) -> Option<u8> {
 /// Spells every byte of `text` as its letter.
 pub(crate) fn bytes_to_letters(text: &str) -> String {
     text.bytes().map(|byte| BYTE_LETTERS[usize::from(byte)]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_byte_alphabet_is_a_bijection() {
-        for byte in 0..=255u8 {
-            assert_eq!(letter_to_byte(BYTE_LETTERS[usize::from(byte)]), Some(byte));
-        }
-        assert_eq!(BYTE_LETTERS[usize::from(b' ')], 'Ġ');
-        assert_eq!((0..0x400).filter_map(char::from_u32).filter_map(letter_to_byte).count(), 256);
-    }
 }

@@ -11,7 +11,7 @@ use crate::pattern::Program;
 use crate::table::{ADDED, MODEL, SPECIAL};
 
 /// Ids above this are taken for a damaged file: the table has an entry for every id below.
-const MAX_ID: u32 = 1 << 24;
+const MAX_ID: u32 = 1 << 22;
 /// What a unigram model subtracts from its lowest score for an unknown character.
 const UNKNOWN_PENALTY: f64 = 10.0;
 

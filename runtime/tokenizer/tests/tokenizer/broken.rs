@@ -1,6 +1,6 @@
-//! Damaged tables: an error or a wrong answer, never a panic or an endless loop.
+//! Damaged tables and files: an error or a wrong answer, never a panic or an endless loop.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_tokenizer::{Tokenizer, pack};
 
 use crate::data;
@@ -78,5 +78,54 @@ fn no_flipped_byte_panics() {
 fn the_same_file_packs_to_the_same_bytes() {
     for name in crate::DATA {
         assert_eq!(pack(&data(name)).unwrap(), pack(&data(name)).unwrap(), "{name}");
+    }
+}
+
+/// Pointers to every value of the file, of long lists and objects to the first three.
+fn places(value: &Value, at: &str, out: &mut Vec<String>) {
+    out.push(at.to_owned());
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().take(3).enumerate() {
+                places(item, &format!("{at}/{index}"), out);
+            }
+        }
+        Value::Object(members) => {
+            let few = if members.len() > 20 { 3 } else { members.len() };
+            for (key, member) in members.iter().take(few) {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                places(member, &format!("{at}/{key}"), out);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_wrong_value_in_the_file_panics() {
+    for name in ["llama", "mistral"] {
+        let file: Value = serde_json::from_slice(&data(name)).unwrap();
+        let mut all = Vec::new();
+        places(&file, "", &mut all);
+        for place in all {
+            for wrong in [
+                Value::Null,
+                json!(true),
+                json!(-1),
+                json!(4_294_967_296u64),
+                json!(""),
+                json!("x"),
+                json!("(?<"),
+                json!([]),
+                json!({}),
+                json!({"type": "Sequence"}),
+            ] {
+                let mut broken = file.clone();
+                *broken.pointer_mut(&place).unwrap() = wrong;
+                if let Ok(table) = pack(&serde_json::to_vec(&broken).unwrap()) {
+                    use_it(table);
+                }
+            }
+        }
     }
 }
