@@ -1,6 +1,6 @@
 //! Text to token ids and back, over one compact table that is used where it lies.
 //!
-//! The compiler turns a Hugging Face `tokenizer.json` into a table ([`pack()`], feature `pack`); the
+//! The compiler turns a Hugging Face `tokenizer.json` into a table (`pack`, behind the feature of that name); the
 //! artefact maps the table and opens it ([`Tokenizer::open`]) without decoding the vocabulary.
 //! Ids and texts equal those of the `tokenizers` crate, which the tests compare with. Parts of a
 //! `tokenizer.json` that are not implemented are an error that names them, never approximated.

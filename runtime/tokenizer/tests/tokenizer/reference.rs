@@ -194,6 +194,9 @@ fn published_vocabularies_equal_the_reference() {
     }
     let qwen = root.join("qwen2");
     Pair::new("qwen2 of 151643", &crate::variants::qwen2(&qwen)).check(200);
+    let llama = Pair::new("llama3 of 128000", &crate::variants::llama3(&root.join("llama3")));
+    assert_eq!(llama.ours.encode("Hello world", false).unwrap(), [9906, 1917]);
+    llama.check(200);
 }
 
 /// Every code point through the normal forms and the split patterns, in a company that shows

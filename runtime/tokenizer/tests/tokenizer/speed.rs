@@ -44,3 +44,18 @@ fn speed_with_a_published_vocabulary() {
     println!("decode: {:?}", start.elapsed());
     assert!(!ids.is_empty());
 }
+
+#[test]
+fn speed_with_monotonous_texts() {
+    for name in crate::DATA {
+        let tokenizer = open(&data(name));
+        for unit in [" ", "\n", " \n", "a", "A", "1", "!", "é", "日", "\u{301}", "<", "<s>"] {
+            let text = unit.repeat(200_000 / unit.len());
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, false).expect("within the step budget");
+            let took = start.elapsed();
+            println!("{name}: {unit:?} to {} ids in {took:?}", ids.len());
+            assert!(took.as_secs() < 5, "{name}: {unit:?} took {took:?}");
+        }
+    }
+}

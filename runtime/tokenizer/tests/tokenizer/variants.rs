@@ -1,5 +1,6 @@
 //! Every component and option once: the small tokenizers with other parts put in.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -40,6 +41,69 @@ pub(crate) fn qwen2(folder: &Path) -> Vec<u8> {
         token["id"] = json!(151_643 + index);
     }
     serde_json::to_vec(&file).expect("JSON")
+}
+
+/// The Llama 3 tokenizer.json from the published ranks (base64 of a token's bytes, its rank): every
+/// way to join two tokens into a third is a merge, in order of the third's rank.
+pub(crate) fn llama3(folder: &Path) -> Vec<u8> {
+    let ranks = std::fs::read_to_string(folder.join("tokenizer.model")).expect("readable");
+    let tokens: Vec<Vec<u8>> =
+        ranks.lines().map(|line| base64(line.split(' ').next().expect("a token"))).collect();
+    let rank_of: HashMap<&[u8], usize> =
+        tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();
+    let spell = |bytes: &[u8]| -> String { bytes.iter().map(|&byte| byte_letter(byte)).collect() };
+    let mut merges = Vec::new();
+    for token in &tokens {
+        let mut ways: Vec<(usize, usize, usize)> = (1..token.len())
+            .filter_map(|at| Some((*rank_of.get(&token[..at])?, *rank_of.get(&token[at..])?, at)))
+            .collect();
+        ways.sort_unstable();
+        merges.extend(
+            ways.into_iter().map(|(.., at)| json!([spell(&token[..at]), spell(&token[at..])])),
+        );
+    }
+    let vocab: serde_json::Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
+    let mut file = parsed("llama");
+    file["model"]["vocab"] = Value::Object(vocab);
+    file["model"]["merges"] = Value::Array(merges);
+    // The template names the id that the first added token gets.
+    let first = tokens.len();
+    let name = file["added_tokens"][0]["content"].as_str().expect("a token").to_owned();
+    for (index, token) in
+        file["added_tokens"].as_array_mut().expect("a list").iter_mut().enumerate()
+    {
+        token["id"] = json!(first + index);
+    }
+    file["post_processor"]["processors"][1]["special_tokens"][&name]["ids"] = json!([first]);
+    serde_json::to_vec(&file).expect("JSON")
+}
+
+/// GPT-2's letter for a byte.
+fn byte_letter(byte: u8) -> char {
+    let itself = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let code = if itself(byte) {
+        u32::from(byte)
+    } else {
+        0x100 + (0..byte).filter(|&b| !itself(b)).count() as u32
+    };
+    char::from_u32(code).expect("a letter")
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut bits, mut held) = (0u32, 0);
+    for digit in text.bytes().filter(|&digit| digit != b'=') {
+        let value = digits.iter().position(|&d| d == digit).expect("base64");
+        bits = bits << 6 | value as u32;
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+        }
+    }
+    bytes
 }
 
 /// The Qwen2-like tokenizer with compatibility forms.
