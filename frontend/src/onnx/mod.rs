@@ -4,8 +4,11 @@
 //! (checks).
 
 pub mod attributes;
+pub mod import;
 pub mod model;
+pub mod ops;
 mod order;
 #[expect(missing_docs, reason = "the fields are those of onnx.proto")]
 pub mod proto;
+pub mod roles;
 pub mod tensor;

@@ -1,0 +1,108 @@
+//! Norms. `SimplifiedLayerNormalization` (which ONNX Runtime registers in the standard domain) and
+//! `RMSNormalization` differ only in name; the `Skip` forms add a residual first and hand it on.
+
+use weir_ir::ops::binary::BinaryOp;
+use weir_ir::ops::{LayerNorm, RmsNorm};
+use weir_ir::{Dim, Value};
+
+use super::elementwise::{binary, cast_to};
+use super::shape::{product, reshape_to};
+use super::{OpRow, microsoft, standard};
+use crate::error::Problem;
+use crate::onnx::import::Cx;
+
+/// The family's operators.
+pub const OPS: &[OpRow] = &[
+    standard("LayerNormalization", 1, |cx| norm(cx, Kind::Layer)),
+    standard("RMSNormalization", 23, |cx| norm(cx, Kind::Rms)),
+    standard("SimplifiedLayerNormalization", 1, |cx| norm(cx, Kind::Rms)),
+    microsoft("SimplifiedLayerNormalization", |cx| norm(cx, Kind::Rms)),
+    microsoft("SkipSimplifiedLayerNormalization", |cx| skip(cx, Kind::Rms)),
+    microsoft("SkipLayerNormalization", |cx| skip(cx, Kind::Layer)),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rms,
+    Layer,
+}
+
+fn norm(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
+    let (x, weight) = (cx.value(0)?, cx.value(1)?);
+    // Type of the inner arithmetic; ours is float32 always, as the default says.
+    cx.attributes.ignore(&["stash_type"]);
+    let epsilon = cx.attributes.float_or("epsilon", 1e-5)?;
+    let shape = cx.shape(x);
+    let axis = cx.axis(cx.attributes.int_or("axis", -1)?, shape.len())?;
+    let bias = match kind {
+        Kind::Layer => cx.optional(2)?,
+        Kind::Rms => {
+            cx.at_most_inputs(2)?;
+            None
+        }
+    };
+    if axis + 1 == shape.len() {
+        return Ok(vec![over_last(cx, kind, x, weight, bias, epsilon)?]);
+    }
+    // Several dimensions are normed together as one.
+    let mut flat = shape[..axis].to_vec();
+    let width = product(&shape[axis..]).ok_or_else(|| cx.malformed("too many elements"))?;
+    flat.push(width.clone());
+    let x = reshape_to(cx, x, &flat, true)?;
+    let x = over_last(cx, kind, x, weight, bias, epsilon)?;
+    Ok(vec![reshape_to(cx, x, &shape, true)?])
+}
+
+fn over_last(
+    cx: &mut Cx<'_, '_>,
+    kind: Kind,
+    x: Value,
+    weight: Value,
+    bias: Option<Value>,
+    epsilon: f32,
+) -> Result<Value, Problem> {
+    let (dtype, shape) = (cx.dtype(x)?, cx.shape(x));
+    let width = shape[shape.len() - 1].clone();
+    let weight = vector(cx, weight, &width)?;
+    let weight = cast_to(cx, weight, dtype)?;
+    match (kind, bias) {
+        (Kind::Rms, _) => cx.push(RmsNorm { epsilon }, &[x, weight]),
+        (Kind::Layer, None) => cx.push(LayerNorm { epsilon, bias: false }, &[x, weight]),
+        (Kind::Layer, Some(bias)) => {
+            let bias = vector(cx, bias, &width)?;
+            let bias = cast_to(cx, bias, dtype)?;
+            cx.push(LayerNorm { epsilon, bias: true }, &[x, weight, bias])
+        }
+    }
+}
+
+/// A weight as `[width]`.
+fn vector(cx: &mut Cx<'_, '_>, weight: Value, width: &Dim) -> Result<Value, Problem> {
+    let shape = cx.shape(weight);
+    if product(&shape).as_ref() != Some(width) {
+        return Err(cx.unsupported(format!("a weight {shape:?} for rows of {width}")));
+    }
+    reshape_to(cx, weight, std::slice::from_ref(width), true)
+}
+
+/// Outputs: the normed sum; two that training alone reads; the sum.
+fn skip(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
+    let (x, residual, weight) = (cx.value(0)?, cx.value(1)?, cx.value(2)?);
+    let epsilon = cx.attributes.float_or("epsilon", 1e-5)?;
+    let (norm_bias, bias) = match kind {
+        Kind::Rms => (None, cx.optional(3)?),
+        Kind::Layer => (cx.optional(3)?, cx.optional(4)?),
+    };
+    for index in [1, 2] {
+        if cx.wants(index) {
+            return Err(cx.unsupported(format!("output {index}, a statistic for training")));
+        }
+    }
+    let mut sum = binary(cx, BinaryOp::Add, x, residual)?;
+    if let Some(bias) = bias {
+        sum = binary(cx, BinaryOp::Add, sum, bias)?;
+    }
+    let normed = over_last(cx, kind, sum, weight, norm_bias, epsilon)?;
+    // Outputs 1 and 2 have no names, so their values are not bound.
+    Ok(vec![normed, normed, normed, sum])
+}

@@ -1,0 +1,354 @@
+//! Quantised weights: `MatMulNBits`, `GatherBlockQuantized`, `DequantizeLinear`.
+//!
+//! All three become one typed constant `[N, K]` whose scales run along K; the exporter's layout is
+//! described by strides, so the codes stay where they are in the file.
+
+use weir_ir::ops::binary::BinaryOp;
+use weir_ir::ops::{Dequantise, Embed, Linear, Reshape, Transpose};
+use weir_ir::{
+    ConstData, Constant, DType, Dim, Element as CoreElement, QuantData, QuantFormat, TensorType,
+    Value, ZeroPoints,
+};
+
+use super::elementwise::{binary, cast_to};
+use super::{OpRow, microsoft, standard};
+use crate::error::Problem;
+use crate::onnx::import::{ConstantView, Cx, dtype};
+use crate::onnx::tensor::Element;
+
+/// The family's operators.
+pub const OPS: &[OpRow] = &[
+    standard("DequantizeLinear", 10, dequantize_linear),
+    microsoft("DequantizeLinear", dequantize_linear),
+    microsoft("MatMulNBits", matmul_nbits),
+    microsoft("GatherBlockQuantized", gather_block_quantized),
+];
+
+/// An input that must be a constant in row-major order.
+fn dense(cx: &mut Cx<'_, '_>, index: usize, what: &str) -> Result<ConstantView, Problem> {
+    let view = cx.constant(index)?;
+    let view = view.ok_or_else(|| cx.unsupported(format!("{what} (input {index}) is computed")))?;
+    if !view.is_dense() {
+        return Err(cx.unsupported(format!("{what} (input {index}) is a part of a tensor")));
+    }
+    Ok(view)
+}
+
+fn scale_dtype(cx: &Cx<'_, '_>, view: &ConstantView) -> Result<DType, Problem> {
+    match view.element {
+        Element::Float32 => Ok(DType::F32),
+        Element::Float16 => Ok(DType::F16),
+        Element::Bfloat16 => Ok(DType::BF16),
+        other => Err(cx.unsupported(format!("scales of {}", other.name()))),
+    }
+}
+
+fn positive(cx: &Cx<'_, '_>, name: &str, value: Option<i64>) -> Result<usize, Problem> {
+    let value = value.ok_or_else(|| cx.malformed(format!("no attribute {name}")))?;
+    match usize::try_from(value) {
+        Ok(value) if value > 0 && value <= u32::MAX as usize => Ok(value),
+        _ => Err(cx.malformed(format!("attribute {name} is {value}"))),
+    }
+}
+
+fn code_bits(cx: &Cx<'_, '_>) -> Result<usize, Problem> {
+    match cx.attributes.int_or("bits", 4)? {
+        4 => Ok(4),
+        8 => Ok(8),
+        other => Err(cx.unsupported(format!("weights of {other} bits"))),
+    }
+}
+
+fn quantised(name: String, format: QuantFormat, n: usize, k: usize, data: QuantData) -> Constant {
+    let shape = vec![Dim::from(n), Dim::from(k)];
+    let ty = TensorType { element: CoreElement::Quant(format), shape };
+    Constant { name, ty, data: ConstData::Quantised(data) }
+}
+
+/// Checks the element count of a part.
+fn expect(
+    cx: &Cx<'_, '_>,
+    what: &str,
+    view: &ConstantView,
+    wanted: Option<usize>,
+) -> Result<(), Problem> {
+    let count: usize = view.dims.iter().product();
+    if Some(count) == wanted {
+        return Ok(());
+    }
+    let wanted = wanted.map_or("too many".to_owned(), |wanted| wanted.to_string());
+    Err(cx.malformed(format!("{what} {:?} hold {count} elements, not {wanted}", view.dims)))
+}
+
+/// A weight packed by rows of whole blocks, with its scales and zero points by row and block.
+fn packed_rows(
+    cx: &mut Cx<'_, '_>,
+    codes: ConstantView,
+    inputs: [usize; 2],
+    (n, k): (usize, usize),
+    (bits, block): (usize, usize),
+    (row_codes, default_zero): (usize, u8),
+) -> Result<Constant, Problem> {
+    let [scales_input, zeros_input] = inputs;
+    let blocks = k.div_ceil(block);
+    let scales = dense(cx, scales_input, "scales")?;
+    let scale = scale_dtype(cx, &scales)?;
+    expect(cx, "scales", &scales, n.checked_mul(blocks))?;
+    let signed = codes.element == Element::Int4 || codes.element == Element::Int8;
+    let mut zero = ZeroPoints::Fixed(default_zero);
+    let mut zeros = None;
+    let mut zero_strides = [0, 0];
+    if cx.has(zeros_input) {
+        let view = dense(cx, zeros_input, "zero points")?;
+        match view.element {
+            Element::Uint8 | Element::Int4 | Element::Uint4 | Element::Int8 => {
+                // Bytes of packed rows start on a byte; 4-bit elements are packed throughout.
+                let by_nibble = view.element.bits() == 4;
+                let row = if by_nibble { blocks } else { (blocks * bits).div_ceil(8) * 8 / bits };
+                let bytes = if by_nibble { Some(row) } else { Some(row * bits / 8) };
+                expect(cx, "zero points", &view, bytes.and_then(|row| row.checked_mul(n)))?;
+                zero = ZeroPoints::Codes;
+                zero_strides = [row, 1];
+            }
+            element if dtype(element) == Some(scale) => {
+                expect(cx, "zero points", &view, n.checked_mul(blocks))?;
+                zero = ZeroPoints::Float;
+                zero_strides = [blocks, 1];
+            }
+            other => return Err(cx.unsupported(format!("zero points of {}", other.name()))),
+        }
+        zeros = Some(view.bytes);
+    }
+    let name = cx.node.inputs.iter().find(|name| !name.is_empty() && *name != &cx.node.inputs[0]);
+    let name = name.cloned().unwrap_or_default();
+    let block = u32::try_from(block).map_err(|_| cx.malformed("block_size is too large"))?;
+    let format = QuantFormat { bits: bits as u8, block, scale, zero };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: [row_codes, 1],
+        signed,
+        scales: scales.bytes,
+        scale_strides: [blocks, 1],
+        zeros,
+        zero_strides,
+    };
+    Ok(quantised(name, format, n, k, data))
+}
+
+fn matmul_nbits(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    cx.at_most_inputs(6)?;
+    if cx.has(4) {
+        return Err(cx.unsupported("g_idx (input 4), a permutation of the reduced dimension"));
+    }
+    let k = positive(cx, "K", cx.attributes.int("K")?)?;
+    let n = positive(cx, "N", cx.attributes.int("N")?)?;
+    let bits = code_bits(cx)?;
+    let block = positive(cx, "block_size", cx.attributes.int("block_size")?)?;
+    // How far the activations may be rounded inside; that is our choice by `--compute`.
+    cx.attributes.ignore(&["accuracy_level"]);
+    if cx.attributes.int_or("weight_prepacked", 0)? != 0 {
+        return Err(cx.unsupported("attribute weight_prepacked"));
+    }
+    let x = cx.value(0)?;
+    let codes = dense(cx, 1, "the weight")?;
+    if codes.element != Element::Uint8 {
+        return Err(cx.malformed(format!("a weight of {}", codes.element.name())));
+    }
+    let row_codes = k.div_ceil(block) * block;
+    if row_codes * bits % 8 != 0 {
+        return Err(cx.unsupported(format!("blocks of {block} codes of {bits} bits")));
+    }
+    expect(cx, "codes", &codes, n.checked_mul(row_codes * bits / 8))?;
+    let default_zero = 1u8 << (bits - 1);
+    let sizes = ((n, k), (bits, block), (row_codes, default_zero));
+    let mut constant = packed_rows(cx, codes, [2, 3], sizes.0, sizes.1, sizes.2)?;
+    constant.name.clone_from(&cx.node.inputs[1]);
+    let weight = cx.add_constant(constant);
+    let bias = cx.optional(5)?;
+    let mut operands = vec![x, weight];
+    operands.extend(bias);
+    Ok(vec![cx.push(Linear { bias: bias.is_some(), residual: false }, &operands)?])
+}
+
+fn gather_block_quantized(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let bits = code_bits(cx)?;
+    let block = positive(cx, "block_size", Some(cx.attributes.int_or("block_size", 128)?))?;
+    let gather_axis = cx.attributes.int_or("gather_axis", 0)?;
+    let quantize_axis = cx.attributes.int_or("quantize_axis", 1)?;
+    if gather_axis != 0 || !matches!(quantize_axis, 1 | -1) {
+        let axes = format!("gather_axis {gather_axis} and quantize_axis {quantize_axis}");
+        return Err(cx.unsupported(axes));
+    }
+    let view = cx.constant(0)?;
+    let codes = view.ok_or_else(|| cx.unsupported("the table (input 0) is computed"))?;
+    let &[n, columns] = codes.dims.as_slice() else {
+        return Err(cx.unsupported(format!("a table {:?}", codes.dims)));
+    };
+    let per_element = match codes.element {
+        Element::Uint8 => 8 / bits,
+        Element::Int4 | Element::Uint4 => 1,
+        other => return Err(cx.unsupported(format!("a table of {}", other.name()))),
+    };
+    let (bits, default_zero) = match codes.element {
+        // Of bytes the missing zero point is the middle; of true 4-bit elements it is 0, which in
+        // unsigned codes is the middle for signed ones.
+        Element::Uint8 => (bits, 1u8 << (bits - 1)),
+        Element::Int4 => (4, 8),
+        _ => (4, 0),
+    };
+    let k = columns * per_element;
+    let row_codes = codes.strides[0] * per_element;
+    if n == 0 || k == 0 || codes.strides[1] != 1 && columns > 1 {
+        return Err(cx.unsupported(format!("a table {:?} at {:?}", codes.dims, codes.strides)));
+    }
+    let constant =
+        packed_rows(cx, codes, [2, 3], (n, k), (bits, block), (row_codes, default_zero))?;
+    let CoreElement::Quant(QuantFormat { scale, .. }) = constant.ty.element else {
+        return Err(cx.malformed("scales"));
+    };
+    let mut constant = constant;
+    constant.name.clone_from(&cx.node.inputs[0]);
+    let table = cx.add_constant(constant);
+    let ids = cx.value(1)?;
+    Ok(vec![cx.push(Embed { to: scale }, &[ids, table])?])
+}
+
+fn dequantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let axis = cx.attributes.int_or("axis", 1)?;
+    let block = cx.attributes.int_or("block_size", 0)?;
+    let to = cx.attributes.int_or("output_dtype", 0)?;
+    if let Some(weight) = quantised_weight(cx, axis, block)? {
+        return Ok(vec![weight]);
+    }
+    let x = cx.value(0)?;
+    let scale = cx.value(1)?;
+    let to = match to {
+        0 => cx.dtype(scale)?,
+        wire => {
+            let element = Element::from_wire(i32::try_from(wire).unwrap_or(-1));
+            let element = element.map_err(|error| error.at(cx.place()))?;
+            dtype(element).ok_or_else(|| cx.unsupported("4-bit result"))?
+        }
+    };
+    let scale = spread(cx, scale, x, axis, block)?;
+    let mut result = if to.is_float() { cast_to(cx, x, to)? } else { x };
+    if let Some(zero) = cx.optional(2)? {
+        let zero = spread(cx, zero, x, axis, block)?;
+        // Codes and zero points are exact in the float type; their difference too.
+        let zero = cast_to(cx, zero, to)?;
+        result = binary(cx, BinaryOp::Sub, result, zero)?;
+    }
+    let scale = cast_to(cx, scale, to)?;
+    Ok(vec![binary(cx, BinaryOp::Mul, result, scale)?])
+}
+
+/// Scales or zero points in a shape that broadcasts against x.
+fn spread(
+    cx: &mut Cx<'_, '_>,
+    part: Value,
+    x: Value,
+    axis: i64,
+    block: i64,
+) -> Result<Value, Problem> {
+    let (shape, of_part) = (cx.shape(x), cx.shape(part));
+    if of_part.is_empty() || of_part.len() == 1 && of_part[0].as_number() == Some(1) {
+        return cx.push(Reshape { shape: Vec::new() }, &[part]);
+    }
+    let axis = cx.axis(axis, shape.len())?;
+    if of_part.len() == 1 && block == 0 {
+        let mut along = vec![Dim::number(1); shape.len()];
+        along[axis] = of_part[0].clone();
+        return cx.push(Reshape { shape: along }, &[part]);
+    }
+    if block < 1 || of_part.len() != shape.len() {
+        return Err(cx.malformed(format!("scales {of_part:?} of {shape:?} in blocks of {block}")));
+    }
+    // Each scale repeats along its block, the last of which may be partial.
+    let blocks = of_part[axis].clone();
+    let mut apart = of_part.clone();
+    apart.insert(axis + 1, Dim::number(1));
+    let mut repeated = apart.clone();
+    repeated[axis + 1] = Dim::number(block);
+    let mut joined = of_part;
+    joined[axis] = blocks.scaled(block).ok_or_else(|| cx.malformed("block_size"))?;
+    let part = cx.push(Reshape { shape: apart }, &[part])?;
+    let part = cx.push(weir_ir::ops::Expand { shape: repeated }, &[part])?;
+    let part = cx.push(Reshape { shape: joined.clone() }, &[part])?;
+    if joined[axis] == shape[axis] {
+        return Ok(part);
+    }
+    let start = Dim::number(0);
+    cx.push(weir_ir::ops::Slice { axis, start, step: 1, length: shape[axis].clone() }, &[part])
+}
+
+/// A constant matrix in blocks or rows becomes a quantised weight; `None` for any other form.
+fn quantised_weight(
+    cx: &mut Cx<'_, '_>,
+    axis: i64,
+    block: i64,
+) -> Result<Option<Value>, Problem> {
+    let (Some(codes), Some(scales)) = (cx.constant(0)?, cx.constant(1)?) else { return Ok(None) };
+    let is_code = matches!(
+        codes.element,
+        Element::Int4 | Element::Uint4 | Element::Int8 | Element::Uint8
+    );
+    let (&[rows, columns], true) = (codes.dims.as_slice(), is_code) else { return Ok(None) };
+    if !codes.is_dense() || !scales.is_dense() || rows == 0 || columns == 0 {
+        return Ok(None);
+    }
+    let axis = cx.axis(axis, 2)?;
+    // In blocks the scales run along the axis; by axis there is one scale an index of it, and the
+    // other dimension is one block.
+    let (reduced, block) = match block {
+        0 if scales.dims.len() == 1 && scales.dims[0] == codes.dims[axis] => {
+            (1 - axis, codes.dims[1 - axis])
+        }
+        1.. => (axis, usize::try_from(block).map_err(|_| cx.malformed("block_size"))?),
+        _ => return Ok(None),
+    };
+    let (n, k) = (codes.dims[1 - reduced], codes.dims[reduced]);
+    let blocks = k.div_ceil(block);
+    let mut scale_dims = vec![0; 2];
+    scale_dims[reduced] = blocks;
+    scale_dims[1 - reduced] = n;
+    if scales.dims.len() == 2 && scales.dims != scale_dims {
+        return Err(cx.malformed(format!("scales {:?} of {:?}", scales.dims, codes.dims)));
+    }
+    let scale = scale_dtype(cx, &scales)?;
+    if u32::try_from(block).is_err() {
+        return Ok(None);
+    }
+    let bits = codes.element.bits() as usize;
+    let signed = matches!(codes.element, Element::Int4 | Element::Int8);
+    // Strides of (n, k) in a row-major matrix whose dimension `reduced` is k.
+    let strides = |along: usize| if reduced == 1 { [along, 1] } else { [1, n] };
+    let (zeros, zero) = match cx.constant(2)? {
+        Some(view) if view.is_dense() && view.element == codes.element => {
+            expect(cx, "zero points", &view, n.checked_mul(blocks))?;
+            (Some(view.bytes), ZeroPoints::Codes)
+        }
+        Some(_) => return Ok(None),
+        None if cx.has(2) => return Ok(None),
+        None => {
+            let middle = 1u8 << (bits - 1);
+            (None, ZeroPoints::Fixed(if signed { middle } else { 0 }))
+        }
+    };
+    let format = QuantFormat { bits: bits as u8, block: block as u32, scale, zero };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: strides(k),
+        signed,
+        scales: scales.bytes,
+        scale_strides: strides(blocks),
+        zeros,
+        zero_strides: strides(blocks),
+    };
+    let name = cx.node.inputs[0].clone();
+    let constant = cx.add_constant(quantised(name, format, n, k, data));
+    let weight = cx.push(Dequantise { to: scale }, &[constant])?;
+    if reduced == 1 {
+        return Ok(Some(weight));
+    }
+    Ok(Some(cx.push(Transpose { order: vec![1, 0] }, &[weight])?))
+}
