@@ -4,3 +4,5 @@ pub mod emit;
 pub mod image;
 #[allow(unsafe_code)]
 pub mod jit;
+pub mod kernels;
+pub mod pack;

@@ -1,0 +1,158 @@
+//! Decodes packed units with Cranelift: scalars (one channel) and lanes (four channels) alike.
+
+use crate::emit::{Body, FLOAT, INT, INTS, InstBuilder, LANES, Type, Value, types};
+use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
+
+fn float_of(int: Type) -> Type {
+    if int == INTS { LANES } else { FLOAT }
+}
+
+/// Elements of one 32-bit unit.
+pub(super) fn unit_elements(format: WeightFormat) -> usize {
+    match format {
+        WeightFormat::F32 => 1,
+        WeightFormat::F16 | WeightFormat::Bf16 => 2,
+        WeightFormat::Int8(_) => 4,
+        WeightFormat::Int4(_) => 8,
+    }
+}
+
+/// IEEE halves in the low 16 bits of each lane (the others zero) as floats, exactly.
+///
+/// Moved to the place of an f32 the exponent is 112 too small; a product with 2¹¹² mends it, also for
+/// subnormals. Infinity and not-a-number keep their exponent.
+fn half_to_float(b: &mut Body<'_>, half: Value) -> Value {
+    let int = b.type_of(half);
+    let float = float_of(int);
+    let magnitude_mask = b.constant_int(int, 0x7fff);
+    let sign_mask = b.constant_int(int, 0x8000);
+    let magnitude = b.ins().band(half, magnitude_mask);
+    let sign = b.ins().band(half, sign_mask);
+    let thirteen = b.int32(13);
+    let sixteen = b.int32(16);
+    let moved = b.ins().ishl(magnitude, thirteen);
+    let sign = b.ins().ishl(sign, sixteen);
+    let scale = b.constant(float, f32::from_bits((127 + 112) << 23));
+    let moved_float = b.bitcast(float, moved);
+    let value = b.fmul(moved_float, scale);
+    let value = b.bitcast(int, value);
+    let exponent = b.constant_int(int, 0x7f80_0000);
+    let special = b.ins().bor(moved, exponent);
+    let first_special = b.constant_int(int, 0x7c00);
+    let is_special =
+        b.compare(crate::emit::IntCC::SignedGreaterThanOrEqual, magnitude, first_special);
+    let bits = b.select(is_special, special, value);
+    let bits = b.ins().bor(bits, sign);
+    b.bitcast(float, bits)
+}
+
+/// Element `index` of each unit: the value, or the code as a float.
+pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index: usize) -> Value {
+    let int = b.type_of(unit);
+    let float = float_of(int);
+    let code = |b: &mut Body<'_>, shift: i32, mask: i32| {
+        let shift = b.int32(shift);
+        let mask = b.constant_int(int, mask);
+        let shifted = b.ins().ushr(unit, shift);
+        b.ins().band(shifted, mask)
+    };
+    match format {
+        WeightFormat::F32 => b.bitcast(float, unit),
+        WeightFormat::F16 => {
+            let half = code(b, 16 * index as i32, 0xffff);
+            half_to_float(b, half)
+        }
+        WeightFormat::Bf16 => {
+            let bits = if index == 0 {
+                let sixteen = b.int32(16);
+                b.ins().ishl(unit, sixteen)
+            } else {
+                let upper = b.constant_int(int, 0xffff_0000_u32 as i32);
+                b.ins().band(unit, upper)
+            };
+            b.bitcast(float, bits)
+        }
+        WeightFormat::Int8(_) => {
+            let code = code(b, 8 * index as i32, 0xff);
+            b.to_float(code)
+        }
+        WeightFormat::Int4(_) => {
+            let code = code(b, (8 * (index % 4) + 4 * (index / 4)) as i32, 0xf);
+            b.to_float(code)
+        }
+    }
+}
+
+/// Scales and zero points of a block for `int`: one channel, or four beginning at the address.
+/// `block` is the address of the channel's block: scales and zero points of the first of the
+/// channels lie at `lane` (a number known to the compiler) times their sizes.
+pub(super) fn parameters(
+    b: &mut Body<'_>,
+    layout: &PackedLayout,
+    blocks: Blocks,
+    block: Value,
+    lane: usize,
+) -> (Value, Value) {
+    let scale_at = (lane * blocks.scale.bytes()) as i32;
+    let zero_at = (layout.zeros_offset() + lane * blocks.zero.bytes()) as i32;
+    let scale = match blocks.scale {
+        ScaleType::F32 => b.load(LANES, block, scale_at),
+        ScaleType::F16 => {
+            let halves = b.ins().uload16x4(
+                cranelift_codegen::ir::MemFlagsData::new().with_notrap(),
+                block,
+                scale_at,
+            );
+            half_to_float(b, halves)
+        }
+    };
+    let zero = match blocks.zero {
+        ZeroPoint::Implied => b.constant(LANES, layout.format.implied_zero()),
+        ZeroPoint::Float => b.load(LANES, block, zero_at),
+        ZeroPoint::Code => {
+            // Eight bytes are read of which four count: codes follow, so they are there.
+            let codes = b.ins().uload8x8(
+                cranelift_codegen::ir::MemFlagsData::new().with_notrap(),
+                block,
+                zero_at,
+            );
+            let codes = b.ins().uwiden_low(codes);
+            b.to_float(codes)
+        }
+    };
+    (scale, zero)
+}
+
+/// Scale and zero point of one channel's block; `lane` is the channel's number in its group.
+pub(super) fn channel_parameters(
+    b: &mut Body<'_>,
+    layout: &PackedLayout,
+    blocks: Blocks,
+    block: Value,
+    lane: Value,
+) -> (Value, Value) {
+    let scale_at = b.element(block, lane, blocks.scale.bytes() as i64);
+    let scale = match blocks.scale {
+        ScaleType::F32 => b.load(FLOAT, scale_at, 0),
+        ScaleType::F16 => {
+            let half = b.load(types::I16, scale_at, 0);
+            let half = b.ins().uextend(INT, half);
+            half_to_float(b, half)
+        }
+    };
+    let zeros = layout.zeros_offset() as i32;
+    let zero = match blocks.zero {
+        ZeroPoint::Implied => b.float(layout.format.implied_zero()),
+        ZeroPoint::Float => {
+            let at = b.element(block, lane, 4);
+            b.load(FLOAT, at, zeros)
+        }
+        ZeroPoint::Code => {
+            let at = b.add(block, lane);
+            let code = b.load(types::I8, at, zeros);
+            let code = b.ins().uextend(INT, code);
+            b.to_float(code)
+        }
+    };
+    (scale, zero)
+}

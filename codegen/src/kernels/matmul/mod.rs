@@ -1,0 +1,221 @@
+//! Matrix product with a packed weight: `y[M, N] = x[M, K] · W[N, K]ᵀ (+ bias[N]) (+ residual[M, N])`.
+//!
+//! # Order of sums
+//!
+//! An output is one chain of operations that depends on its row and channel only, never on M, on
+//! the thread or on the ISA level: all versions give the same bits.
+//!
+//! * [`Compute::F32`], [`Compute::Bf16`]: `acc = 0; acc = fma(x[k], w[k], acc)` for k ascending. A
+//!   quantised element is `(code - zero) · scale`, each step rounded to f32.
+//! * [`Compute::Int8`]: per activation block, in order, with exact integer sums:
+//!   `t = fma(-zero, Σ a, Σ code·a); acc = fma(t, weight_scale · activation_scale, acc)`. The first
+//!   fma is exact when the zero point is whole.
+//!
+//! Then bias and residual are added, in this order, each if the specification has it.
+//!
+//! # Error bounds
+//!
+//! With u = 2⁻²⁴, S = Σ |x[k]·w[k]| and w as the format holds it:
+//!
+//! * `F32`: |y - exact| ≤ (K + 2)·u·S (first order), Higham, *Accuracy and Stability*, section 3.1;
+//!   one more u·S for each of the two roundings of a quantised element.
+//! * `Bf16`: in addition 2⁻⁸·S, for each activation is off by at most half a unit of 8 bits.
+//! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 254 · Σ |w[k]| of the block, for
+//!   each activation is off by at most half of its scale, max |x| / 127; a float zero point costs
+//!   u·|zero · Σ a| · scales more. [`activation_error`] computes it.
+//!
+//! # Calling
+//!
+//! All versions have one signature, [`kernel_signature`]: input rows, packed weight, output, bias,
+//! residual, rows, first group, group behind the last. Bias is padded to whole groups
+//! ([`pack_bias`](crate::pack::pack_bias)). Threads divide the groups of channels. The residual may
+//! be the output itself. For `Bf16` and `Int8` the input rows are those that
+//! [`emit_quantise`] wrote, before a barrier.
+
+mod assembled;
+mod avx2;
+mod avx512;
+mod decode;
+mod portable;
+mod quantise;
+mod row;
+
+#[cfg(test)]
+mod tests;
+
+pub use quantise::{Activation, emit_quantise};
+pub use row::emit_unpack_row;
+
+use weir_abi::IsaLevel;
+
+use crate::emit::{Assembly, EmitError, FuncId, POINTER, Signature, signature};
+use crate::pack::{GROUP, PackedLayout, WeightFormat};
+
+/// Arithmetic of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compute {
+    /// Activations and weights in f32.
+    F32,
+    /// Activations rounded to bf16 (nearest even), products and sums in f32.
+    Bf16,
+    /// Activations in signed bytes with a scale per block; weights of format `Int4` or `Int8`.
+    Int8,
+}
+
+impl Compute {
+    /// Name in options and symbols.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compute::F32 => "f32",
+            Compute::Bf16 => "bf16",
+            Compute::Int8 => "int8",
+        }
+    }
+}
+
+/// What a matrix product computes: shapes, format, arithmetic, epilogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatmulSpec {
+    /// The weight.
+    pub layout: PackedLayout,
+    /// The arithmetic.
+    pub compute: Compute,
+    /// Adds a bias.
+    pub bias: bool,
+    /// Adds a residual, whose rows lie as the output's.
+    pub residual: bool,
+    /// Floats from one f32 input row to the next: of the kernel for `F32`, else of the quantiser.
+    pub input_stride: usize,
+    /// Floats from one output row to the next.
+    pub output_stride: usize,
+}
+
+impl MatmulSpec {
+    /// A product with dense rows, without bias and residual.
+    pub fn new(layout: PackedLayout, compute: Compute) -> Self {
+        Self {
+            layout,
+            compute,
+            bias: false,
+            residual: false,
+            input_stride: layout.reduction,
+            output_stride: layout.channels,
+        }
+    }
+
+    /// Whether kernels for this specification exist, and if not why.
+    pub fn supported(&self) -> Result<(), &'static str> {
+        if self.layout.channels == 0 || self.layout.reduction == 0 {
+            return Err("an empty weight");
+        }
+        // Addresses inside a tile are 32-bit displacements, of at most eight rows or four groups.
+        let span = self.layout.group_bytes().max(self.input_stride * 4).max(self.output_stride * 4);
+        if span > i32::MAX as usize / 16 {
+            return Err("a row of more than 128 MB");
+        }
+        match self.layout.format.blocks() {
+            Some(blocks) if blocks.block % 16 != 0 || !(16..=256).contains(&blocks.block) => {
+                Err("a block that is not a multiple of 16 from 16 to 256")
+            }
+            None if self.compute == Compute::Int8 => Err("int8 arithmetic with float weights"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the kernel reads instead of the f32 rows; nothing if it reads these themselves.
+    pub fn activation(&self) -> Option<Activation> {
+        Activation::of(self)
+    }
+
+    /// Bytes from one input row of the kernel to the next.
+    pub fn input_row_bytes(&self) -> usize {
+        self.activation().map_or(self.input_stride * 4, |activation| activation.row_bytes())
+    }
+
+    /// Groups of channels that threads divide.
+    pub fn groups(&self) -> usize {
+        self.layout.groups()
+    }
+
+    /// Channels of the last group, if it is not full.
+    fn tail(&self) -> usize {
+        self.layout.channels % GROUP
+    }
+
+    /// The level whose code computes this specification on `level`: formats without an assembled
+    /// version use the portable one.
+    fn version(&self, level: IsaLevel) -> IsaLevel {
+        match (self.layout.format, self.compute) {
+            (WeightFormat::F32, Compute::F32 | Compute::Bf16)
+            | (WeightFormat::Int4(_), Compute::Int8) => level,
+            _ => IsaLevel::Portable,
+        }
+    }
+
+    /// Symbol of the kernel: equal exactly for equal kernels.
+    pub fn symbol(&self, level: IsaLevel) -> String {
+        format!(
+            "matmul-{}-{}-{}x{}{}{}-x{}-y{}-{}",
+            self.layout.format.name(),
+            self.compute.name(),
+            self.layout.channels,
+            self.layout.reduction,
+            if self.bias { "-bias" } else { "" },
+            if self.residual { "-residual" } else { "" },
+            self.input_row_bytes(),
+            self.output_stride,
+            self.version(level).name(),
+        )
+    }
+}
+
+/// Signature of every version: input, weight, output, bias, residual, rows, first group, group
+/// behind the last. Pointers without a use may be null.
+pub fn kernel_signature() -> Signature {
+    signature(&[POINTER; 8], &[])
+}
+
+/// Emits the kernel for a level, once for all that ask for it.
+///
+/// # Panics
+///
+/// If the specification is not [`supported`](MatmulSpec::supported).
+pub fn emit_matmul(
+    assembly: &mut Assembly,
+    spec: &MatmulSpec,
+    level: IsaLevel,
+) -> Result<FuncId, EmitError> {
+    spec.supported().expect("the specification was checked");
+    let symbol = spec.symbol(level);
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(known);
+    }
+    let id = assembly.declare(&symbol, kernel_signature())?;
+    match spec.version(level) {
+        IsaLevel::Portable => portable::define(assembly, id, spec)?,
+        IsaLevel::Avx2 => avx2::define(assembly, id, spec)?,
+        IsaLevel::Avx512 => avx512::define(assembly, id, spec)?,
+    }
+    Ok(id)
+}
+
+/// Bound on the error that rounded activations alone cause in one output, given the row of the
+/// input and of the weight (as the format holds it).
+pub fn activation_error(spec: &MatmulSpec, input: &[f32], weight: &[f32]) -> f64 {
+    let block = match spec.activation() {
+        None => return 0.0,
+        Some(Activation::Bf16 { .. }) => 1,
+        Some(Activation::Int8 { block, .. }) => block,
+    };
+    input
+        .chunks(block)
+        .zip(weight.chunks(block))
+        .map(|(input, weight)| {
+            let largest = input.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let weights: f64 = weight.iter().map(|w| f64::from(w.abs())).sum();
+            // Half a unit, and a little for the roundings of scale and quotient themselves.
+            let step = if block == 1 { 1.0 / 256.0 } else { 1.0 / 253.9 };
+            f64::from(largest) * step * weights
+        })
+        .sum()
+}

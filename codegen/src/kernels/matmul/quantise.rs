@@ -1,0 +1,261 @@
+//! Rounds input rows for `Bf16` and `Int8` products, once per input, before the team's barrier.
+//!
+//! `Int8`: a block of B elements becomes a record of B codes, scale and code sum (`[i8; B]`, f32,
+//! f32). With m = max |x|: scale = m / 127, code = x · (127 / m) rounded to nearest even; blocks with
+//! m ≤ 1e-30 have codes 0. A value that is not a number makes the scale, and so every output of the
+//! row, not a number. Elements beyond K are 0.
+//!
+//! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
+
+use cranelift_codegen::ir::types;
+
+use super::{Compute, MatmulSpec};
+use crate::emit::{
+    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INTS, InstBuilder, IntCC, LANES, POINTER,
+    Value, signature,
+};
+
+/// Below this no element of a block is distinguished from zero: 127 / m would overflow soon.
+const NEGLIGIBLE: f32 = 1e-30;
+
+/// Elements of an item of `Bf16`.
+const CHUNK: usize = 64;
+
+/// Form of a kernel's input rows, if they are not the f32 rows themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Rounded to bf16, in f32.
+    Bf16 {
+        /// K.
+        reduction: usize,
+        /// Floats from one row of the quantiser's input to the next.
+        input_stride: usize,
+    },
+    /// Signed bytes with scale and sum per block.
+    Int8 {
+        /// K.
+        reduction: usize,
+        /// Elements of a block.
+        block: usize,
+        /// Blocks of a row, those beyond K included.
+        blocks: usize,
+        /// Floats from one row of the quantiser's input to the next.
+        input_stride: usize,
+    },
+}
+
+impl Activation {
+    pub(super) fn of(spec: &MatmulSpec) -> Option<Self> {
+        let reduction = spec.layout.reduction;
+        let input_stride = spec.input_stride;
+        match (spec.compute, spec.layout.format.blocks()) {
+            (Compute::F32, _) => None,
+            (Compute::Int8, Some(blocks)) => {
+                // The largest part of a weight block up to 64 elements: few enough for exact sums
+                // of 16 bits after one widening, many enough to spread the cost of the scale.
+                let block = (1..=4).rev().map(|n| 16 * n).find(|part| blocks.block % part == 0);
+                let block = block.unwrap_or(16);
+                let blocks = spec.layout.block_count() * (blocks.block / block);
+                Some(Activation::Int8 { reduction, block, blocks, input_stride })
+            }
+            _ => Some(Activation::Bf16 { reduction, input_stride }),
+        }
+    }
+
+    /// Bytes of a row of the buffer that [`emit_quantise`] fills: it needs rows times this, aligned
+    /// to 64 bytes.
+    pub fn row_bytes(self) -> usize {
+        match self {
+            Activation::Bf16 { reduction, .. } => (reduction * 4).next_multiple_of(64),
+            Activation::Int8 { block, blocks, .. } => (blocks * (block + 8)).next_multiple_of(64),
+        }
+    }
+
+    /// Items of a row: threads divide rows times this.
+    pub fn items_per_row(self) -> usize {
+        match self {
+            Activation::Bf16 { reduction, .. } => reduction.div_ceil(CHUNK),
+            Activation::Int8 { blocks, .. } => blocks,
+        }
+    }
+
+    /// Symbol of the quantiser.
+    pub fn symbol(self) -> String {
+        match self {
+            Activation::Bf16 { reduction, input_stride } => {
+                format!("quantise-bf16-{reduction}-x{input_stride}")
+            }
+            Activation::Int8 { reduction, block, blocks, input_stride } => {
+                format!("quantise-int8b{block}-{reduction}-{blocks}-x{input_stride}")
+            }
+        }
+    }
+}
+
+/// Emits the quantiser: input rows (f32), output buffer, first item, item behind the last.
+pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<FuncId, EmitError> {
+    let symbol = activation.symbol();
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(known);
+    }
+    let id = assembly.declare(&symbol, signature(&[POINTER; 4], &[]))?;
+    assembly.define(id, |b| {
+        let [input, output, begin, end] = b.params();
+        let per_row = b.int(activation.items_per_row() as i64);
+        b.for_range(begin, end, 1, |b, item| {
+            let row = b.ins().udiv(item, per_row);
+            let before = b.mul(row, per_row);
+            let part = b.sub(item, before);
+            let to = b.element(output, row, activation.row_bytes() as i64);
+            match activation {
+                Activation::Bf16 { reduction, input_stride } => {
+                    let from = b.element(input, row, input_stride as i64 * 4);
+                    round_chunk(b, from, to, part, reduction);
+                }
+                Activation::Int8 { reduction, block, input_stride, .. } => {
+                    let from = b.element(input, row, input_stride as i64 * 4);
+                    let from = b.element(from, part, block as i64 * 4);
+                    let to = b.element(to, part, block as i64 + 8);
+                    let whole = reduction / block;
+                    let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
+                    b.if_else(
+                        is_whole,
+                        |b| {
+                            quantise_block(b, from, to, block);
+                            Vec::new()
+                        },
+                        |b| {
+                            quantise_end(b, from, to, block, part, reduction);
+                            Vec::new()
+                        },
+                    );
+                }
+            }
+        });
+        b.ret(&[]);
+    })?;
+    Ok(id)
+}
+
+fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction: usize) {
+    let begin = b.mul_const(part, CHUNK as i64);
+    let limit = b.int(reduction as i64);
+    let end = b.add_const(begin, CHUNK as i64);
+    let end = b.min(end, limit);
+    b.for_lanes(begin, end, |b, index, lanes| {
+        let from = b.element(from, index, 4);
+        let to = b.element(to, index, 4);
+        let x = b.load(lanes.float(), from, 0);
+        let rounded = round_bf16(b, x);
+        b.store(rounded, to, 0);
+    });
+}
+
+/// Nearest value with 8 significant bits, ties to even; not a number stays one.
+fn round_bf16(b: &mut Body<'_>, x: Value) -> Value {
+    let ty = b.type_of(x);
+    let int = if ty == LANES { INTS } else { types::I32 };
+    let bits = b.bitcast(int, x);
+    let sixteen = b.int32(16);
+    let one = b.constant_int(int, 1);
+    let below_half = b.constant_int(int, 0x7fff);
+    let upper = b.constant_int(int, 0xffff_0000_u32 as i32);
+    let shifted = b.ins().ushr(bits, sixteen);
+    let odd = b.ins().band(shifted, one);
+    let sum = b.add(bits, below_half);
+    let sum = b.add(sum, odd);
+    let rounded = b.ins().band(sum, upper);
+    let rounded = b.bitcast(ty, rounded);
+    let ordered = b.fcompare(FloatCC::Equal, x, x);
+    b.select(ordered, rounded, x)
+}
+
+/// scale = m / 127 and 127 / m, the latter 0 for negligible blocks.
+fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
+    let levels = b.float(127.0);
+    let scale = b.fdiv(largest, levels);
+    let inverse = b.fdiv(levels, largest);
+    let negligible = b.float(NEGLIGIBLE);
+    let zero = b.float(0.0);
+    let counts = b.fcompare(FloatCC::GreaterThan, largest, negligible);
+    (scale, b.select(counts, inverse, zero))
+}
+
+/// A block that lies before K.
+fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
+    let mut largest = b.constant(LANES, 0.0);
+    for quad in 0..block / 4 {
+        let x = b.load(LANES, from, quad as i32 * 16);
+        let magnitude = b.fabs(x);
+        largest = b.fmax(largest, magnitude);
+    }
+    let largest = b.max_lanes(largest);
+    let (scale, inverse) = scale_of(b, largest);
+    let inverse = b.splat(inverse);
+    let mut sum = b.constant_int(INTS, 0);
+    for sixteen in 0..block / 16 {
+        let [q0, q1, q2, q3] = [0, 1, 2, 3].map(|quad| {
+            let x = b.load(LANES, from, (sixteen * 4 + quad) as i32 * 16);
+            let scaled = b.fmul(x, inverse);
+            let whole = b.round(scaled);
+            let code = b.to_int(whole);
+            sum = b.add(sum, code);
+            code
+        });
+        let low = b.ins().snarrow(q0, q1);
+        let high = b.ins().snarrow(q2, q3);
+        let codes = b.ins().snarrow(low, high);
+        b.store(codes, to, sixteen as i32 * 16);
+    }
+    let mut total = b.lane(sum, 0);
+    for lane in 1..4 {
+        let value = b.lane(sum, lane);
+        total = b.add(total, value);
+    }
+    let total = b.to_float(total);
+    b.store(scale, to, block as i32);
+    b.store(total, to, block as i32 + 4);
+}
+
+/// A block that K cuts or that lies beyond it.
+fn quantise_end(
+    b: &mut Body<'_>,
+    from: Value,
+    to: Value,
+    block: usize,
+    part: Value,
+    reduction: usize,
+) {
+    let zero = b.int(0);
+    let begin = b.mul_const(part, block as i64);
+    let limit = b.int(reduction as i64);
+    let valid = b.sub(limit, begin);
+    let valid = b.max(valid, zero);
+    let nothing = b.float(0.0);
+    let largest = b.fold_range(zero, valid, 1, &[nothing], |b, index, largest| {
+        let at = b.element(from, index, 4);
+        let x = b.load(FLOAT, at, 0);
+        let magnitude = b.fabs(x);
+        vec![b.fmax(largest[0], magnitude)]
+    });
+    let (scale, inverse) = scale_of(b, largest[0]);
+    let none = b.int32(0);
+    let total = b.fold_range(zero, valid, 1, &[none], |b, index, total| {
+        let at = b.element(from, index, 4);
+        let x = b.load(FLOAT, at, 0);
+        let scaled = b.fmul(x, inverse);
+        let whole = b.round(scaled);
+        let code = b.to_int(whole);
+        let place = b.add(to, index);
+        b.store8(code, place, 0);
+        vec![b.add(total[0], code)]
+    });
+    let size = b.int(block as i64);
+    b.for_range(valid, size, 1, |b, index| {
+        let place = b.add(to, index);
+        b.store8(none, place, 0);
+    });
+    let total = b.to_float(total[0]);
+    b.store(scale, to, block as i32);
+    b.store(total, to, block as i32 + 4);
+}
