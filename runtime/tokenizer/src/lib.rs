@@ -1,10 +1,16 @@
 //! Text to token ids and back, over one compact table that is used where it lies.
 //!
-//! The compiler turns a Hugging Face `tokenizer.json` into a table (`pack`, behind the feature of that name); the
-//! artefact maps the table and opens it ([`Tokenizer::open`]) without decoding the vocabulary.
-//! Ids and texts equal those of the `tokenizers` crate, which the tests compare with. Parts of a
-//! `tokenizer.json` that are not implemented are an error that names them, never approximated.
-//! `truncation` and `padding` are ignored, as transformers ignores them unless asked.
+//! The compiler turns a Hugging Face `tokenizer.json` into a table (`pack`, behind the feature of
+//! that name); the artefact maps the table and opens it ([`Tokenizer::open`]) without decoding the
+//! vocabulary. Ids and texts equal those of the `tokenizers` crate, which the tests compare with.
+//! Parts of a `tokenizer.json` that are not implemented are an error that names them, never
+//! approximated. `truncation` and `padding` are ignored, as transformers ignores them unless asked.
+//!
+//! Known departures from the crate, all of them outside what language models' files contain today:
+//! `^` and `$` in patterns match at lines, as in Oniguruma (the Python package's engine) and not as
+//! in `fancy-regex`; the `Punctuation` pre-tokenizer and the `StripAccents` normalizer know the
+//! punctuation and marks of scripts that joined Unicode after version 9, the crate's do not; and
+//! where a text makes the crate give up on a pattern, this one goes on for longer, then fails.
 //!
 //! # The table
 //!
