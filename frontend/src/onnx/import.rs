@@ -24,8 +24,7 @@ const MAX_READ: usize = 1 << 16;
 
 /// Builds the graph of a model whose inputs have been given roles.
 pub fn build(model: &model::Model, plan: &InputPlan) -> Result<Graph, Vec<Problem>> {
-    let mut importer =
-        Importer { graph: Graph::new(), scopes: vec![BTreeMap::new()], problems: Vec::new() };
+    let mut importer = Importer { scopes: vec![BTreeMap::new()], ..Importer::default() };
     for (name, tensor) in &model.graph.initializers {
         importer.scopes[0].insert(name.clone(), Bound::Tensor(tensor, None));
     }
@@ -38,6 +37,19 @@ pub fn build(model: &model::Model, plan: &InputPlan) -> Result<Graph, Vec<Proble
         importer.results(&model.graph, plan);
     }
     if importer.problems.is_empty() { Ok(importer.graph) } else { Err(importer.problems) }
+}
+
+/// The operators of a model that no table knows, for a model whose graph cannot be built anyway.
+pub fn unknown_operators(model: &model::Model) -> Vec<Problem> {
+    let mut importer = Importer::default();
+    for node in &model.graph.nodes {
+        if let Lookup::Missing(message) = lookup(&node.place) {
+            let place = Place::Node(node.place.clone());
+            importer.problems.push(Problem::unsupported(place, message));
+        }
+        importer.unknown_inside(node);
+    }
+    importer.problems
 }
 
 /// What a name stands for while the graph is built.
@@ -55,7 +67,7 @@ enum Bound<'m> {
 }
 
 /// The state of one import.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Importer<'m> {
     graph: Graph,
     scopes: Vec<BTreeMap<String, Bound<'m>>>,
@@ -137,8 +149,10 @@ impl<'m> Importer<'m> {
                 for (index, name) in node.outputs.iter().enumerate() {
                     let bound = match results.get(index) {
                         Some(&value) => {
-                            let label = &mut self.graph.main.values[value].name;
-                            label.get_or_insert_with(|| name.clone());
+                            if !name.is_empty() {
+                                let label = &mut self.graph.main.values[value].name;
+                                label.get_or_insert_with(|| name.clone());
+                            }
                             Bound::Value(value)
                         }
                         None => Bound::NotMade(format!("result {index} of {}", node.place)),
