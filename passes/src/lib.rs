@@ -46,3 +46,5 @@
 //! `rotary_rows` adds `set * positions`.
 
 #![warn(missing_docs)]
+
+pub mod kv;

@@ -1,0 +1,5 @@
+//! Attention state: made explicit, given a policy and a size.
+
+pub mod insert_kv_cache;
+pub mod policy;
+pub mod sparsify_kv;

@@ -1,0 +1,219 @@
+//! Cache policies: how many sinks, selected rows and ring rows each keeps, and the text that chooses
+//! one (`snapstream,rows=1024,sinks=4,recent=256,window=32,pool=5,agg=mean,mode=elastic`).
+//!
+//! Start values and constraints are those of the method's document, section 2. A policy or option
+//! that nothing implements is not accepted.
+
+mod full;
+mod snapstream;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::fmt;
+
+use weir_ir::graph::CacheRows;
+
+pub use window::rows as window_rows;
+
+/// A policy that a user can choose.
+struct Policy {
+    name: &'static str,
+    /// Options that it understands.
+    options: &'static [&'static str],
+    /// Rows for a context.
+    rows: fn(&KvOptions, u32) -> Result<CacheRows, KvError>,
+}
+
+/// All policies that a user can choose; a line each.
+const POLICIES: &[Policy] = &[full::POLICY, stream::POLICY, snapstream::POLICY];
+
+/// What the user asked for; absent values get the document's start values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvOptions {
+    policy: usize,
+    /// C.
+    pub rows: Option<u32>,
+    /// S.
+    pub sinks: Option<u32>,
+    /// R.
+    pub recent: Option<u32>,
+    /// w.
+    pub observed: Option<u32>,
+    /// Pooling width.
+    pub pool: Option<u32>,
+    /// Elastic (default) or static mode.
+    pub elastic: bool,
+}
+
+/// Why a policy cannot be had: the user's options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KvError {
+    /// No such policy.
+    #[error("unknown policy \"{name}\"; there are {known}")]
+    Policy {
+        /// What was given.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// No such option of the policy.
+    #[error("policy {policy} has no option \"{option}\"; {known}")]
+    Option {
+        /// The policy.
+        policy: &'static str,
+        /// What was given.
+        option: String,
+        /// What there is.
+        known: String,
+    },
+    /// An option is given twice.
+    #[error("option \"{0}\" is given twice")]
+    Twice(String),
+    /// An option's value is not what it takes.
+    #[error("option \"{option}\" takes {wanted}, not \"{value}\"")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What it takes.
+        wanted: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// The numbers do not go together.
+    #[error("{0}")]
+    Numbers(String),
+}
+
+impl KvOptions {
+    /// Reads the text of `--kv`.
+    pub fn parse(text: &str) -> Result<KvOptions, KvError> {
+        let mut parts = text.split(',').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let Some(policy) = POLICIES.iter().position(|policy| policy.name == name) else {
+            let known = POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+            return Err(KvError::Policy { name: name.to_owned(), known });
+        };
+        let mut options = KvOptions {
+            policy,
+            rows: None,
+            sinks: None,
+            recent: None,
+            observed: None,
+            pool: None,
+            elastic: true,
+        };
+        let mut seen: Vec<&str> = Vec::new();
+        for part in parts {
+            let (option, value) = part.split_once('=').unwrap_or((part, ""));
+            let policy = &POLICIES[options.policy];
+            if !policy.options.contains(&option) {
+                let known = match policy.options {
+                    [] => "it has none".to_owned(),
+                    known => format!("it has {}", known.join(", ")),
+                };
+                let option = option.to_owned();
+                return Err(KvError::Option { policy: policy.name, option, known });
+            }
+            if seen.contains(&option) {
+                return Err(KvError::Twice(option.to_owned()));
+            }
+            seen.push(option);
+            match option {
+                "rows" => options.rows = Some(number("rows", value, 1)?),
+                "sinks" => options.sinks = Some(number("sinks", value, 0)?),
+                "recent" => options.recent = Some(number("recent", value, 1)?),
+                "window" => options.observed = Some(number("window", value, 1)?),
+                "pool" => options.pool = Some(odd(value)?),
+                "agg" if value == "mean" => {}
+                "agg" => {
+                    let value = value.to_owned();
+                    return Err(KvError::Value { option: "agg", wanted: "mean", value });
+                }
+                _ => options.elastic = mode(value)?,
+            }
+        }
+        Ok(options)
+    }
+
+    /// Sets C from `--kv-rows`.
+    pub fn with_rows(mut self, rows: u32) -> Result<KvOptions, KvError> {
+        let policy = &POLICIES[self.policy];
+        if !policy.options.contains(&"rows") {
+            return Err(KvError::Numbers(format!(
+                "policy {} keeps every row; it has no number of rows to choose",
+                policy.name
+            )));
+        }
+        if self.rows.replace(rows).is_some() {
+            return Err(KvError::Twice("rows".to_owned()));
+        }
+        Ok(self)
+    }
+
+    /// Rows of a full-attention layer's cache for a context.
+    pub fn rows(&self, context: u32) -> Result<CacheRows, KvError> {
+        (POLICIES[self.policy].rows)(self, context)
+    }
+
+    /// Name of the policy.
+    pub fn name(&self) -> &'static str {
+        POLICIES[self.policy].name
+    }
+
+    /// C for a context: what was asked for, at most the context; else the start value.
+    fn total(&self, context: u32) -> u32 {
+        self.rows.unwrap_or((context / 4).max(1024)).min(context)
+    }
+
+    /// S for C rows.
+    fn sink_rows(&self, total: u32) -> u32 {
+        self.sinks.unwrap_or((total / 8).min(32))
+    }
+}
+
+impl fmt::Display for KvOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        let numbers = [
+            ("rows", self.rows),
+            ("sinks", self.sinks),
+            ("recent", self.recent),
+            ("window", self.observed),
+            ("pool", self.pool),
+        ];
+        for (name, value) in numbers {
+            if let Some(value) = value {
+                write!(f, ",{name}={value}")?;
+            }
+        }
+        if self.elastic { Ok(()) } else { f.write_str(",mode=static") }
+    }
+}
+
+fn number(option: &'static str, value: &str, least: u32) -> Result<u32, KvError> {
+    let wanted = if least == 0 { "a number" } else { "a number of at least 1" };
+    match value.parse::<u32>() {
+        Ok(number) if number >= least => Ok(number),
+        _ => Err(KvError::Value { option, wanted, value: value.to_owned() }),
+    }
+}
+
+fn odd(value: &str) -> Result<u32, KvError> {
+    match value.parse::<u32>() {
+        Ok(number) if number % 2 == 1 => Ok(number),
+        _ => Err(KvError::Value { option: "pool", wanted: "an odd number", value: value.to_owned() }),
+    }
+}
+
+fn mode(value: &str) -> Result<bool, KvError> {
+    match value {
+        "elastic" => Ok(true),
+        "static" => Ok(false),
+        _ => {
+            let value = value.to_owned();
+            Err(KvError::Value { option: "mode", wanted: "elastic or static", value })
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The text of a policy, start values and the errors that name the numbers.
+
+use super::*;
+
+fn rows(text: &str, context: u32) -> Result<(u32, u32, u32, u32), String> {
+    let rows = KvOptions::parse(text)
+        .and_then(|options| options.rows(context))
+        .map_err(|error| error.to_string())?;
+    assert!(rows.rows() <= context);
+    Ok((rows.sinks, rows.selected, rows.recent, rows.observed))
+}
+
+#[test]
+fn start_values() {
+    // C = max(1024, 131072 / 4) = 32768, S = 32, R = C / 8 = 4096, w = 32.
+    assert_eq!(rows("snapstream", 131_072), Ok((32, 28_640, 4096, 32)));
+    // C = 1024, R = min(512, 256).
+    assert_eq!(rows("snapstream", 1024), Ok((32, 736, 256, 32)));
+    assert_eq!(rows("snapstream", 320), Ok((32, 208, 80, 32)));
+    assert_eq!(rows("stream", 4096), Ok((32, 0, 992, 0)));
+    assert_eq!(rows("full", 4096), Ok((0, 0, 4096, 0)));
+}
+
+#[test]
+fn given_values() {
+    let text = "snapstream,rows=1024,sinks=4,recent=256,window=32,pool=5,agg=mean,mode=elastic";
+    assert_eq!(rows(text, 4096), Ok((4, 764, 256, 32)));
+    assert_eq!(rows("snapstream,rows=9999", 64), rows("snapstream,rows=64", 64));
+    assert_eq!(rows("stream,sinks=4,recent=60", 4096), Ok((4, 0, 60, 0)));
+    assert_eq!(rows("stream,rows=64,sinks=4", 4096), Ok((4, 0, 60, 0)));
+}
+
+#[test]
+fn every_context_has_start_values() {
+    for context in 1..3000 {
+        for text in ["full", "stream", "snapstream"] {
+            let (_, _, recent, observed) = rows(text, context).expect(text);
+            assert!(recent >= 1 && observed <= recent);
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_place() {
+    for (text, wanted) in [
+        ("", "unknown policy \"\"; there are full, stream, snapstream"),
+        ("snapkv", "unknown policy \"snapkv\"; there are full, stream, snapstream"),
+        ("full,rows=3", "policy full has no option \"rows\"; it has none"),
+        ("stream,pool=3", "policy stream has no option \"pool\"; it has rows, sinks, recent"),
+        ("stream,rows=3,rows=4", "option \"rows\" is given twice"),
+        ("stream,rows=x", "option \"rows\" takes a number of at least 1, not \"x\""),
+        ("snapstream,pool=4", "option \"pool\" takes an odd number, not \"4\""),
+        ("snapstream,agg=max", "option \"agg\" takes mean, not \"max\""),
+        ("snapstream,mode=fast", "option \"mode\" takes elastic or static, not \"fast\""),
+        (
+            "snapstream,rows=64,sinks=40,recent=40",
+            "40 sinks and 40 recent rows do not fit into 64 rows (context 1024): rows - sinks - \
+             recent must not be negative",
+        ),
+        (
+            "snapstream,recent=8,window=9",
+            "the observed window of 9 queries must lie within the 8 recent rows",
+        ),
+    ] {
+        assert_eq!(rows(text, 1024), Err(wanted.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn text_round_trips() {
+    for text in ["full", "stream,rows=8,sinks=2", "snapstream,rows=64,window=8,mode=static"] {
+        let options = KvOptions::parse(text).expect(text);
+        assert_eq!(options.to_string(), text);
+        assert_eq!(KvOptions::parse(&options.to_string()), Ok(options));
+    }
+}
