@@ -24,6 +24,9 @@ pub struct CodeImage {
     pub symbols: Vec<Symbol>,
 }
 
+/// Writes the bytes of a weight into a zeroed buffer of exactly their length.
+pub type FillWeight<'a> = Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>;
+
 /// One packed weight: where it lies and how its bytes are made.
 pub struct WeightPiece<'a> {
     /// First byte, from the start of the weights region.
@@ -33,7 +36,7 @@ pub struct WeightPiece<'a> {
     /// Name of the weight, for progress and errors.
     pub name: String,
     /// Writes exactly `bytes` bytes into a zeroed buffer.
-    pub fill: Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>,
+    pub fill: FillWeight<'a>,
 }
 
 /// The weights region, not yet packed. Pieces are in order and do not overlap.

@@ -94,9 +94,9 @@ impl Version for Avx2<'_> {
             self.float_sums(code, shape, &places)?;
             return self.store(code, shape, &places);
         }
-        let passes = if shape.rows == 1 { vec![0..2] } else { vec![0..1, 1..2] };
-        for halves in passes {
-            let places = places(shape, halves);
+        let halves_at_once = if shape.rows == 1 { 2 } else { 1 };
+        for first in (0..2).step_by(halves_at_once) {
+            let places = places(shape, first..first + halves_at_once);
             self.int4_sums(code, &places)?;
             self.store(code, shape, &places)?;
         }
@@ -245,13 +245,13 @@ impl Avx2<'_> {
                     }
                 }
                 let ones = ymmword_ptr(*self.ones.borrow());
-                for index in 0..places.len() {
+                for (index, sum) in pairs.iter().enumerate() {
                     match (wides.get(index), chunk_index) {
-                        (None, _) => code.vpmaddwd(pairs[index], pairs[index], ones)?,
-                        (Some(wide), 0) => code.vpmaddwd(*wide, pairs[index], ones)?,
+                        (None, _) => code.vpmaddwd(*sum, *sum, ones)?,
+                        (Some(wide), 0) => code.vpmaddwd(*wide, *sum, ones)?,
                         (Some(wide), _) => {
-                            code.vpmaddwd(pairs[index], pairs[index], ones)?;
-                            code.vpaddd(*wide, *wide, pairs[index])?;
+                            code.vpmaddwd(*sum, *sum, ones)?;
+                            code.vpaddd(*wide, *wide, *sum)?;
                         }
                     }
                 }

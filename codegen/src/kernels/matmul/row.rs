@@ -65,7 +65,7 @@ fn unpack_block(
     };
     let whole = elements / per_unit;
     b.for_count(whole as i64, 1, |b, index| unpack_unit(b, index, per_unit));
-    if elements % per_unit > 0 {
+    if !elements.is_multiple_of(per_unit) {
         let index = b.int(whole as i64);
         unpack_unit(b, index, elements % per_unit);
     }
