@@ -337,3 +337,35 @@ impl Body {
         self.order.iter().map(|node| (*node, &self.nodes[*node]))
     }
 }
+
+impl CacheRows {
+    /// Checks the numbers against each other (section 2 of the method's document).
+    pub fn check(&self) -> Result<(), String> {
+        let total = self.sinks.checked_add(self.selected).and_then(|n| n.checked_add(self.recent));
+        if total.is_none() {
+            return Err("the sum of rows overflows".into());
+        }
+        if self.recent == 0 {
+            return Err("a cache needs at least one recent row".into());
+        }
+        if self.observed > self.recent {
+            let (observed, recent) = (self.observed, self.recent);
+            return Err(format!("{observed} observed rows are more than {recent} recent rows"));
+        }
+        if self.policy == KvPolicy::Snapstream && self.selected > 0 {
+            if self.observed == 0 {
+                return Err("selection needs observed rows".into());
+            }
+            if self.pool.is_multiple_of(2) {
+                return Err(format!("pooling width {} is even", self.pool));
+            }
+        }
+        if matches!(self.policy, KvPolicy::Stream | KvPolicy::Window) && self.selected > 0 {
+            return Err(format!("policy {} selects no rows", self.policy.name()));
+        }
+        if self.policy == KvPolicy::Window && self.sinks > 0 {
+            return Err("a window has no sinks".into());
+        }
+        Ok(())
+    }
+}

@@ -109,14 +109,14 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn infer_layer(
+    /// The kind of a layer, if the layer has the operands, weights and caches that it takes.
+    pub(crate) fn infer_layer_operands(
         &self,
         layer: &crate::ops::Layer,
-        operands: &[Operand<'_>],
-    ) -> Result<Inferred, String> {
+        operands: usize,
+    ) -> Result<&'a LayerKind, String> {
         let kinds = self.kinds.ok_or("a layer kind cannot apply layers")?;
         let kind = kinds.get(layer.kind).ok_or(format!("{} does not exist", layer.kind))?;
-        let body = &kind.body;
         if kind.weights != layer.weights.len() {
             return Err(format!(
                 "{} has {} weights, the layer {}",
@@ -125,18 +125,28 @@ impl<'a> Tables<'a> {
                 layer.weights.len()
             ));
         }
-        if operands.len().checked_add(kind.weights) != Some(body.params.len()) {
+        if operands.checked_add(kind.weights) != Some(kind.body.params.len()) {
             return Err(format!(
                 "{} has {} parameters, the layer {} operands and {} weights",
                 layer.kind,
-                body.params.len(),
-                operands.len(),
+                kind.body.params.len(),
+                operands,
                 kind.weights
             ));
         }
         if kind.caches != usize::from(layer.cache.is_some()) {
             return Err(format!("{} has {} caches", layer.kind, kind.caches));
         }
+        Ok(kind)
+    }
+
+    fn infer_layer(
+        &self,
+        layer: &crate::ops::Layer,
+        operands: &[Operand<'_>],
+    ) -> Result<Inferred, String> {
+        let kind = self.infer_layer_operands(layer, operands.len())?;
+        let body = &kind.body;
         let param = |index: usize| -> Result<&TensorType, String> {
             let value = body.params[index].value;
             body.values.get(value).map(|data| &data.ty).ok_or(format!("{value} does not exist"))

@@ -10,6 +10,7 @@ pub mod dim;
 pub mod entity;
 pub mod graph;
 pub mod infer;
+pub mod interpret;
 pub mod ops;
 pub mod patch;
 pub mod stage;

@@ -9,6 +9,9 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, agree, broadcasts_to, float, plain, same_dtype, single, sizes, vector};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::Score;
+use crate::interpret::attend::{Mask, four, weigh};
 use crate::dim::Dim;
 
 attributes!(
@@ -60,6 +63,52 @@ impl CoreOp for Attention {
             vector("sinks and heads", operands[given - 1], heads)?;
         }
         single(dtype, vec![batch.clone(), heads.clone(), rows.clone(), value_width.clone()])
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let [batch, heads, rows, width] = four(given[0].sizes())?;
+        let [_, kv_heads, keys, value_width] = four(given[2].sizes())?;
+        let (query, key, value) = (given[0].f32s()?, given[1].f32s()?, given[2].f32s()?);
+        let mask = if self.mask { Some(Mask::new(&given[3], &[batch, heads, rows, keys])?) } else { None };
+        let sinks = if self.sinks { Some(given[given.len() - 1].f32s()?) } else { None };
+        let score = Score { scale: self.scale, softcap: self.softcap };
+        let mut result = vec![0.0f32; batch * heads * rows * value_width];
+        let mut scores = vec![0.0f32; keys];
+        let group = heads / kv_heads.max(1);
+        for b in 0..batch {
+            for h in 0..heads {
+                let kv = (b * kv_heads + h / group.max(1)) * keys;
+                for i in 0..rows {
+                    let row = (b * heads + h) * rows + i;
+                    let q = &query[row * width..][..width];
+                    // Index of the key where the query itself stands; may lie in front of all keys.
+                    let place = (i + keys) as i64 - rows as i64;
+                    for (j, score_of) in scores.iter_mut().enumerate() {
+                        let seen = (!self.causal || j as i64 <= place)
+                            && (self.window == 0 || j as i64 > place - i64::from(self.window));
+                        *score_of = if seen {
+                            score.of(q, &key[(kv + j) * width..][..width])
+                        } else {
+                            f32::NEG_INFINITY
+                        };
+                    }
+                    if let Some(mask) = &mask {
+                        mask.apply(row, &mut scores);
+                    }
+                    let sink = sinks.as_ref().map(|sinks| sinks[h]);
+                    weigh(&mut scores, sink);
+                    let out = &mut result[row * value_width..][..value_width];
+                    for (j, weight) in scores.iter().enumerate() {
+                        // A key that is left out has no part, whatever its value holds.
+                        if *weight != 0.0 {
+                            let v = &value[(kv + j) * value_width..][..value_width];
+                            out.iter_mut().zip(v).for_each(|(sum, v)| *sum += weight * v);
+                        }
+                    }
+                }
+            }
+        }
+        cx.f32(given[0].dtype(), result)
     }
 }
 

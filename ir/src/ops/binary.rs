@@ -5,6 +5,10 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, broadcast, elementwise, exceeds, operands, same_dtype, single_known};
 use crate::attribute::{attributes, named_enum};
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
+use crate::interpret::Data;
+use super::rules::{broadcast_strides, strided};
 use crate::types::DType;
 use crate::dim::Dim;
 
@@ -73,6 +77,139 @@ impl CoreOp for Binary {
         let result = if self.op.is_comparison() { DType::Bool } else { dtype };
         single_known(result, shape, known)
     }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = cx.sizes(0);
+        let stretch = |tensor: &Tensor| -> Tensor {
+            if tensor.sizes() == sizes {
+                return tensor.clone();
+            }
+            let strides = broadcast_strides(tensor.sizes(), sizes.len());
+            move_elements!(tensor, sizes.clone(), |values| strided(values, 0, &strides, &sizes))
+        };
+        let (a, b) = (stretch(&given[0]), stretch(&given[1]));
+        let dtype = a.dtype();
+        let op = self.op;
+        let tensor = match (a.data(), b.data()) {
+            (Data::Bool(a), Data::Bool(b)) => {
+                let values = a.iter().zip(b.iter()).map(|(a, b)| op.of_bools(*a, *b)).collect();
+                Tensor::from_bool(sizes, values)
+            }
+            (Data::I64(a), Data::I64(b)) if op.is_comparison() => {
+                // Flipping the top bit maps the order of u64 to that of i64.
+                let flip = if dtype == DType::U64 { i64::MIN } else { 0 };
+                let pairs = a.iter().zip(b.iter());
+                let values = pairs.map(|(a, b)| op.compare(a ^ flip, b ^ flip)).collect();
+                Tensor::from_bool(sizes, values)
+            }
+            (Data::I64(a), Data::I64(b)) => {
+                let unsigned = dtype == DType::U64;
+                let pairs = a.iter().zip(b.iter());
+                let values: Option<Vec<i64>> =
+                    pairs.map(|(a, b)| op.of_integers(*a, *b, unsigned)).collect();
+                let values =
+                    values.ok_or_else(|| EvalFault::Operand(format!("{} by zero", op.name())))?;
+                Tensor::from_i64(dtype, sizes, values)
+            }
+            _ => {
+                // Single-precision results of double-precision arithmetic round as if computed
+                // once (53 >= 2 * 24 + 2 bits).
+                let (a, b) = (a.f64s(), b.f64s());
+                let pairs = a.iter().zip(&b);
+                if op.is_comparison() {
+                    let values = pairs.map(|(a, b)| op.compare(*a, *b)).collect();
+                    Tensor::from_bool(sizes, values)
+                } else {
+                    let values = pairs.map(|(a, b)| op.of_floats(*a, *b)).collect();
+                    Tensor::from_f64(dtype, sizes, values)
+                }
+            }
+        };
+        Ok(vec![tensor])
+    }
+}
+
+impl BinaryOp {
+    fn of_bools(self, a: bool, b: bool) -> bool {
+        match self {
+            BinaryOp::And => a & b,
+            BinaryOp::Or => a | b,
+            BinaryOp::Xor => a ^ b,
+            _ => a == b,
+        }
+    }
+
+    fn compare<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
+            BinaryOp::Less => a < b,
+            BinaryOp::LessOrEqual => a <= b,
+            BinaryOp::Greater => a > b,
+            BinaryOp::GreaterOrEqual => a >= b,
+            _ => a == b,
+        }
+    }
+
+    /// `None` for a division by zero.
+    fn of_integers(self, a: i64, b: i64, unsigned: bool) -> Option<i64> {
+        let (wide_a, wide_b) = (a as u64, b as u64);
+        Some(match self {
+            BinaryOp::Sub => a.wrapping_sub(b),
+            BinaryOp::Mul => a.wrapping_mul(b),
+            BinaryOp::Div if unsigned => wide_a.checked_div(wide_b)? as i64,
+            BinaryOp::Mod | BinaryOp::Fmod if unsigned => wide_a.checked_rem(wide_b)? as i64,
+            BinaryOp::Min if unsigned => wide_a.min(wide_b) as i64,
+            BinaryOp::Max if unsigned => wide_a.max(wide_b) as i64,
+            BinaryOp::Div | BinaryOp::Mod | BinaryOp::Fmod if b == 0 => return None,
+            BinaryOp::Div => a.wrapping_div(b),
+            BinaryOp::Fmod => a.wrapping_rem(b),
+            BinaryOp::Mod => {
+                let remainder = a.wrapping_rem(b);
+                let other_side = remainder != 0 && (remainder < 0) != (b < 0);
+                if other_side { remainder + b } else { remainder }
+            }
+            BinaryOp::Min => a.min(b),
+            BinaryOp::Max => a.max(b),
+            BinaryOp::Pow => integer_power(a, b)?,
+            _ => a.wrapping_add(b),
+        })
+    }
+
+    fn of_floats(self, a: f64, b: f64) -> f64 {
+        match self {
+            BinaryOp::Sub => a - b,
+            BinaryOp::Mul => a * b,
+            BinaryOp::Div => a / b,
+            BinaryOp::Pow => a.powf(b),
+            BinaryOp::Fmod => a % b,
+            BinaryOp::Mod => a - b * (a / b).floor(),
+            // A NaN on either side is the result.
+            BinaryOp::Min | BinaryOp::Max if a.is_nan() || b.is_nan() => f64::NAN,
+            BinaryOp::Min => a.min(b),
+            BinaryOp::Max => a.max(b),
+            _ => a + b,
+        }
+    }
+}
+
+fn integer_power(base: i64, exponent: i64) -> Option<i64> {
+    let Ok(mut left) = u64::try_from(exponent) else {
+        // 1 / base^n truncates to zero but for the bases 1 and -1.
+        return match base {
+            0 => None,
+            1 => Some(1),
+            -1 => Some(if exponent % 2 == 0 { 1 } else { -1 }),
+            _ => Some(0),
+        };
+    };
+    let (mut power, mut square) = (1i64, base);
+    while left > 0 {
+        if left % 2 == 1 {
+            power = power.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        left /= 2;
+    }
+    Some(power)
 }
 
 impl BinaryOp {

@@ -6,6 +6,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, operands, same_dtype, single};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 
 attributes!(
     /// One of two tables, chosen by the length of the sequence.
@@ -23,5 +24,11 @@ impl CoreOp for ByLength {
             return Err(format!("{} and {} differ", short.ty, long.ty));
         }
         single(dtype, short.ty.shape.clone())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let total = cx.longest.ok_or(EvalFault::Unbound("the length of the sequence".into()))?;
+        let chosen = if total <= i64::from(self.limit) { 0 } else { 1 };
+        Ok(vec![given[chosen].clone()])
     }
 }

@@ -6,6 +6,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, float, sizes, vector};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 use crate::entity::CacheId;
 
 attributes!(
@@ -26,6 +27,11 @@ impl CoreOp for CacheAttend {
     fn infer(&self, given: &[Operand<'_>]) -> Result<Inferred, String> {
         self.check(given)?;
         Err("its width stands in the cache's declaration; infer it through the graph".into())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let _ = (given, cx);
+        Err(EvalFault::NeedsGraph)
     }
 }
 

@@ -6,6 +6,8 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, elementwise, exceeds, operands, plain, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::Data;
 use crate::dim::Dim;
 use crate::types::DType;
 
@@ -29,6 +31,36 @@ impl CoreOp for Cast {
             operand.known.cloned()
         };
         single_known(self.to, operand.ty.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let operand = &given[0];
+        Ok(vec![match operand.data() {
+            _ if operand.dtype() == self.to => operand.clone(),
+            Data::F32(_) | Data::F64(_) if self.to == DType::Bool => {
+                let values = operand.f64s().iter().map(|value| *value != 0.0).collect();
+                Tensor::from_bool(cx.sizes(0), values)
+            }
+            Data::F32(_) | Data::F64(_) if self.to.is_integer() => {
+                // Out of range is undefined in the formats we read; saturating is a definition.
+                let values = operand
+                    .f64s()
+                    .iter()
+                    .map(|value| if self.to == DType::U64 { *value as u64 as i64 } else { *value as i64 })
+                    .collect();
+                Tensor::from_i64(self.to, cx.sizes(0), values)
+            }
+            _ if self.to.is_float() => Tensor::from_f64(self.to, cx.sizes(0), operand.f64s()),
+            _ => {
+                let values = operand.i64s()?;
+                if self.to == DType::Bool {
+                    let values = values.iter().map(|value| *value != 0).collect();
+                    Tensor::from_bool(cx.sizes(0), values)
+                } else {
+                    Tensor::from_i64(self.to, cx.sizes(0), values.to_vec())
+                }
+            }
+        }])
     }
 }
 

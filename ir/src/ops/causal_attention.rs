@@ -9,6 +9,8 @@ use super::attention::check_groups;
 use super::rules;
 use super::rules::{Inferred, agree, plain, sizes, vector};
 use crate::attribute::attributes;
+use crate::interpret::attend::weigh;
+use crate::interpret::{Context, EvalFault, Score, Tensor};
 use crate::types::{DType, TensorType};
 use crate::dim::Dim;
 
@@ -64,6 +66,59 @@ impl CoreOp for CausalAttention {
             result([rows, heads, value_width]),
             result([kv_heads, &total, key_width]),
             result([kv_heads, &total, value_width]),
+        ])
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let [rows, heads, value_width] = <[usize; 3]>::try_from(cx.sizes(0))
+            .map_err(|_| EvalFault::Operand("attention needs three dimensions".into()))?;
+        let [kv_heads, total, width] = <[usize; 3]>::try_from(cx.sizes(1))
+            .map_err(|_| EvalFault::Operand("keys need three dimensions".into()))?;
+        let past = total - rows;
+        let query = given[0].f32s()?;
+        let present = |new: &Tensor, old: &Tensor, width: usize| -> Result<Vec<f32>, EvalFault> {
+            let (new, old) = (new.f32s()?, old.f32s()?);
+            let mut joined = Vec::with_capacity(kv_heads * total * width);
+            for head in 0..kv_heads {
+                joined.extend_from_slice(&old[head * past * width..][..past * width]);
+                for row in 0..rows {
+                    joined.extend_from_slice(&new[(row * kv_heads + head) * width..][..width]);
+                }
+            }
+            Ok(joined)
+        };
+        let keys = present(&given[1], &given[3], width)?;
+        let values = present(&given[2], &given[4], value_width)?;
+        let sinks = if self.sinks { Some(given[5].f32s()?) } else { None };
+        let score = Score { scale: self.scale, softcap: self.softcap };
+        let group = (heads / kv_heads.max(1)).max(1);
+        let mut result = vec![0.0f32; rows * heads * value_width];
+        for row in 0..rows {
+            let place = past + row;
+            let first = if self.window == 0 {
+                0
+            } else {
+                (place + 1).saturating_sub(self.window as usize)
+            };
+            for head in 0..heads {
+                let kv = head / group * total;
+                let at = row * heads + head;
+                let q = &query[at * width..][..width];
+                let mut weights: Vec<f32> = (first..=place)
+                    .map(|key| score.of(q, &keys[(kv + key) * width..][..width]))
+                    .collect();
+                weigh(&mut weights, sinks.as_ref().map(|sinks| sinks[head]));
+                let out = &mut result[at * value_width..][..value_width];
+                for (key, weight) in (first..=place).zip(&weights) {
+                    let value = &values[(kv + key) * value_width..][..value_width];
+                    out.iter_mut().zip(value).for_each(|(sum, value)| *sum += weight * value);
+                }
+            }
+        }
+        Ok(vec![
+            Tensor::from_f32(DType::F32, cx.sizes(0), result),
+            Tensor::from_f32(DType::F32, cx.sizes(1), keys),
+            Tensor::from_f32(DType::F32, cx.sizes(2), values),
         ])
     }
 }

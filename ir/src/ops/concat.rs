@@ -5,6 +5,9 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, agree, axis_in, listed, plain, same_dtype, short_sizes, single_known, uniform};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use std::sync::Arc;
+use crate::interpret::Data;
 use crate::dim::Dim;
 
 attributes!(
@@ -36,6 +39,29 @@ impl CoreOp for Concat {
         }
         let known = self.known(operands, &shape);
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = cx.sizes(0);
+        macro_rules! join {
+            ($variant:ident) => {{
+                let mut parts = Vec::with_capacity(given.len());
+                for tensor in given {
+                    match tensor.data() {
+                        Data::$variant(values) => parts.push((values.as_slice(), tensor.sizes())),
+                        _ => return Err(EvalFault::Operand("element types differ".into())),
+                    }
+                }
+                Data::$variant(Arc::new(joined(&parts, self.axis, &sizes)))
+            }};
+        }
+        let data = match given[0].data() {
+            Data::F32(_) => join!(F32),
+            Data::F64(_) => join!(F64),
+            Data::I64(_) => join!(I64),
+            Data::Bool(_) => join!(Bool),
+        };
+        Ok(vec![given[0].with(sizes, data)])
     }
 }
 

@@ -5,6 +5,8 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, axis_in, listed, operands, plain, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::Data;
 use crate::types::DType;
 use crate::dim::Dim;
 
@@ -40,6 +42,24 @@ impl CoreOp for CumulativeSum {
             fits.then_some(Known::Elements(sums))
         });
         single_known(dtype, operand.ty.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], _: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = given[0].sizes();
+        Ok(vec![match given[0].data() {
+            Data::I64(values) => {
+                let sums = self.run(values, sizes, 0, |a, b| a.wrapping_add(*b));
+                Tensor::from_i64(given[0].dtype(), sizes.to_vec(), sums)
+            }
+            Data::F64(values) => {
+                let sums = self.run(values, sizes, 0.0, |a, b| a + b);
+                Tensor::from_f64(DType::F64, sizes.to_vec(), sums)
+            }
+            _ => {
+                let sums = self.run(&given[0].f32s()?, sizes, 0.0, |a, b| a + b);
+                Tensor::from_f32(given[0].dtype(), sizes.to_vec(), sums)
+            }
+        }])
     }
 }
 

@@ -5,6 +5,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, operands, single, sizes};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 use crate::types::DType;
 
 attributes!(
@@ -26,5 +27,9 @@ impl CoreOp for Dequantise {
             return Err(format!("{} is not a float type", self.to));
         }
         single(self.to, operand.ty.shape.clone())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        cx.f32(self.to, given[0].f32s()?.to_vec())
     }
 }

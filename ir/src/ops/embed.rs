@@ -6,6 +6,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, integer, operands, single, sizes};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 use crate::types::DType;
 
 attributes!(
@@ -27,5 +28,18 @@ impl CoreOp for Embed {
         let mut shape = ids.ty.shape.clone();
         shape.push(width.clone());
         single(self.to, shape)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let (ids, table) = (given[0].i64s()?, given[1].f32s()?);
+        let sizes = given[1].sizes();
+        let width = sizes[1];
+        let mut rows = Vec::with_capacity(ids.len() * width);
+        for id in ids.iter() {
+            let row = usize::try_from(*id).ok().filter(|row| *row < sizes[0]);
+            let row = row.ok_or(EvalFault::OutOfRange { index: *id, size: sizes[0] })?;
+            rows.extend_from_slice(&table[row * width..][..width]);
+        }
+        cx.f32(self.to, rows)
     }
 }

@@ -5,6 +5,9 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, broadcast_strides, broadcasts_to, moved, operands, plain, single_known};
 use crate::attribute::attributes;
+use super::rules::strided;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
 use crate::dim::Dim;
 
 attributes!(
@@ -24,5 +27,15 @@ impl CoreOp for Expand {
         let known =
             moved(operand, &self.shape, &|from| Some((0, broadcast_strides(from, rank))));
         single_known(dtype, self.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = cx.sizes(0);
+        let strides = broadcast_strides(given[0].sizes(), sizes.len());
+        Ok(vec![move_elements!(given[0], sizes.clone(), |values| strided(values, 0, &strides, &sizes))])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(Expand { shape: bindings.dims(&self.shape)? })
     }
 }

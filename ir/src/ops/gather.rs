@@ -6,6 +6,8 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, axis_in, integer, listed, operands, plain, short_sizes, single_known, uniform};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
 use crate::dim::Dim;
 
 attributes!(
@@ -27,6 +29,19 @@ impl CoreOp for Gather {
         shape.extend_from_slice(&data.ty.shape[self.axis + 1..]);
         let known = self.known(data, indices, &shape);
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = given[0].sizes();
+        let size = sizes[self.axis];
+        let places: Vec<usize> = given[1]
+            .i64s()?
+            .iter()
+            .map(|index| wrapped(*index, size).ok_or(EvalFault::OutOfRange { index: *index, size }))
+            .collect::<Result<_, _>>()?;
+        Ok(vec![move_elements!(given[0], cx.sizes(0), |values| {
+            taken(values, sizes, self.axis, &places)
+        })])
     }
 }
 

@@ -6,6 +6,7 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, operands, product, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
 use crate::dim::Dim;
 use crate::types::DType;
 
@@ -40,5 +41,27 @@ impl CoreOp for KnownValue {
             results if results[0].1.is_some() => Ok(results),
             _ => Err(format!("an element does not fit {}", self.dtype)),
         }
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let _ = given;
+        let number = |dim: &Dim| dim.as_number().ok_or(EvalFault::Unbound(dim.to_string()));
+        if let [value] = self.elements.as_slice() {
+            return Ok(vec![Tensor::filled(self.dtype, cx.sizes(0), number(value)?)?]);
+        }
+        let values: Vec<i64> = self.elements.iter().map(number).collect::<Result<_, _>>()?;
+        Ok(vec![if self.dtype == DType::Bool {
+            Tensor::from_bool(cx.sizes(0), values.iter().map(|value| *value != 0).collect())
+        } else {
+            Tensor::from_i64(self.dtype, cx.sizes(0), values)
+        }])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(KnownValue {
+            dtype: self.dtype,
+            shape: bindings.dims(&self.shape)?,
+            elements: bindings.dims(&self.elements)?,
+        })
     }
 }

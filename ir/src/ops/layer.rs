@@ -7,6 +7,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 use crate::entity::{CacheId, Const, Kind};
 
 attributes!(
@@ -27,5 +28,10 @@ impl CoreOp for Layer {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Inferred, String> {
         let _ = operands;
         Err("its types stand in the layer kind's body; infer it through the graph".into())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let _ = (given, cx);
+        Err(EvalFault::NeedsGraph)
     }
 }

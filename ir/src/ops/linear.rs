@@ -8,6 +8,7 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, agree, float, last, single, sizes, vector};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 
 attributes!(
     /// x Wt, the product with a weight stored by output channel.
@@ -45,5 +46,31 @@ impl CoreOp for Linear {
             }
         }
         single(dtype, shape)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let (x, weight) = (given[0].f32s()?, given[1].f32s()?);
+        let [outputs, inputs] = *given[1].sizes() else {
+            return Err(EvalFault::Operand("the weight is no matrix".into()));
+        };
+        let bias = if self.bias { Some(given[2].f32s()?) } else { None };
+        let residual = if self.residual { Some(given[given.len() - 1].f32s()?) } else { None };
+        let count = cx.sizes(0).iter().product::<usize>();
+        let mut result = vec![0.0f32; count];
+        for n in 0..outputs {
+            let w = &weight[n * inputs..][..inputs];
+            for row in 0..count / outputs {
+                let x = &x[row * inputs..][..inputs];
+                let mut sum = x.iter().zip(w).fold(0.0f32, |sum, (x, w)| x.mul_add(*w, sum));
+                if let Some(bias) = &bias {
+                    sum += bias[n];
+                }
+                if let Some(residual) = &residual {
+                    sum += residual[row * outputs + n];
+                }
+                result[row * outputs + n] = sum;
+            }
+        }
+        cx.f32(given[0].dtype(), result)
     }
 }

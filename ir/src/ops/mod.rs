@@ -7,6 +7,7 @@ use crate::attribute::Attributes;
 use crate::constant::Constant;
 use crate::dim::Dim;
 use crate::entity::Const;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
 use crate::stage::{Stage, Stages};
 use crate::types::TensorType;
 
@@ -46,6 +47,18 @@ pub trait CoreOp: Attributes {
     /// Result types, and contents where they follow from shapes.
     /// An error is a sentence about the operands that do not fit.
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Inferred, String>;
+
+    /// The scalar reference, for operands and attributes that the rule has accepted.
+    fn eval(&self, operands: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault>;
+
+    /// The op with numbers for the symbols in its attributes.
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault>
+    where
+        Self: Clone,
+    {
+        let _ = bindings;
+        Ok(self.clone())
+    }
 }
 
 pub mod rules;
@@ -99,6 +112,20 @@ macro_rules! core_ops {
             ) -> Result<Inferred, TypeError> {
                 let inferred = match self { $(Op::$variant(op) => op.infer(operands),)* };
                 inferred.map_err(|message| TypeError { op: self.name(), message })
+            }
+
+            /// The op with numbers for the symbols in its attributes.
+            pub fn bound(&self, bindings: &Bindings) -> Result<Op, EvalFault> {
+                Ok(match self { $(Op::$variant(op) => Op::$variant(op.bound(bindings)?),)* })
+            }
+
+            /// Runs the scalar reference of an op whose attributes are numbers.
+            pub(crate) fn run(
+                &self,
+                operands: &[Tensor],
+                cx: &Context<'_>,
+            ) -> Result<Vec<Tensor>, EvalFault> {
+                match self { $(Op::$variant(op) => op.eval(operands, cx),)* }
             }
         }
 

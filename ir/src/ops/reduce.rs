@@ -5,6 +5,9 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, axis_in, exceeds, listed, operands, plain, product, single_known, strided};
 use crate::attribute::{attributes, named_enum};
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
+use crate::interpret::Data;
 use crate::constant::row_major;
 use crate::types::DType;
 use crate::dim::Dim;
@@ -63,6 +66,85 @@ impl CoreOp for Reduce {
         }
         let known = self.known(operand);
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let operand = &given[0];
+        let ((view_sizes, view_strides), joined) = self.lanes(operand.sizes());
+        let sizes = cx.sizes(0);
+        let lanes = move_elements!(operand, view_sizes.clone(), |values| {
+            strided(values, 0, &view_strides, &view_sizes)
+        });
+        let count: usize = sizes.iter().product();
+        Ok(vec![match lanes.data() {
+            Data::I64(values) => {
+                let values = (0..count).map(|lane| self.of_integers(&values[lane * joined..][..joined]));
+                Tensor::from_i64(operand.dtype(), sizes, values.collect::<Result<_, _>>()?)
+            }
+            Data::Bool(values) => {
+                let any = self.op == ReduceOp::Max;
+                let lane = |lane: usize| {
+                    let values = &values[lane * joined..][..joined];
+                    if any { values.contains(&true) } else { !values.contains(&false) }
+                };
+                Tensor::from_bool(sizes, (0..count).map(lane).collect())
+            }
+            Data::F64(values) => {
+                let lane = |lane: usize| self.of_floats(&values[lane * joined..][..joined]);
+                Tensor::from_f64(DType::F64, sizes, (0..count).map(lane).collect())
+            }
+            Data::F32(values) => {
+                // Sums are single precision, in index order.
+                let lane = |lane: usize| self.of_singles(&values[lane * joined..][..joined]);
+                Tensor::from_f32(operand.dtype(), sizes, (0..count).map(lane).collect())
+            }
+        }])
+    }
+}
+
+macro_rules! float_lanes {
+    ($name:ident, $type:ty) => {
+        fn $name(&self, lane: &[$type]) -> $type {
+            let sum = |values: &[$type]| values.iter().fold(0.0, |sum, value| sum + value);
+            // A NaN anywhere is the result, unlike with `max` of the language.
+            let extreme = |better: fn($type, $type) -> bool, start: $type| {
+                lane.iter().fold(start, |best, value| {
+                    if best.is_nan() || (!value.is_nan() && !better(*value, best)) {
+                        best
+                    } else {
+                        *value
+                    }
+                })
+            };
+            match self.op {
+                ReduceOp::Sum => sum(lane),
+                ReduceOp::Mean => sum(lane) / lane.len() as $type,
+                ReduceOp::SumSquare => lane.iter().fold(0.0, |sum, value| sum + value * value),
+                ReduceOp::Product => lane.iter().fold(1.0, |product, value| product * value),
+                ReduceOp::Max => extreme(|a, b| a > b, <$type>::NEG_INFINITY),
+                ReduceOp::Min => extreme(|a, b| a < b, <$type>::INFINITY),
+            }
+        }
+    };
+}
+
+impl Reduce {
+    float_lanes!(of_singles, f32);
+    float_lanes!(of_floats, f64);
+
+    fn of_integers(&self, lane: &[i64]) -> Result<i64, EvalFault> {
+        let sum = || lane.iter().fold(0i64, |sum, value| sum.wrapping_add(*value));
+        let empty = || EvalFault::Operand(format!("{} of no elements", self.op.name()));
+        Ok(match self.op {
+            ReduceOp::Sum => sum(),
+            ReduceOp::Mean => sum().checked_div(lane.len() as i64).ok_or_else(empty)?,
+            ReduceOp::SumSquare => {
+                lane.iter().fold(0i64, |sum, v| sum.wrapping_add(v.wrapping_mul(*v)))
+            }
+            ReduceOp::Product => lane.iter().fold(1i64, |product, v| product.wrapping_mul(*v)),
+            ReduceOp::Max => lane.iter().copied().max().ok_or_else(empty)?,
+            ReduceOp::Min => lane.iter().copied().min().ok_or_else(empty)?,
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, listed, operands, plain, product, short_sizes, single_known, uniform};
 use crate::attribute::attributes;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
 use crate::dim::Dim;
 
 attributes!(
@@ -32,5 +33,13 @@ impl CoreOp for Reshape {
             _ => uniform(operand).cloned().map(Known::Fill),
         };
         single_known(dtype, self.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        Ok(vec![given[0].reshaped(cx.sizes(0))])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(Reshape { shape: bindings.dims(&self.shape)? })
     }
 }

@@ -7,6 +7,8 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, broadcasts_to, float, last, operands, single};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use super::rules::{broadcast_strides, strided};
 use crate::dim::Dim;
 
 attributes!(
@@ -32,6 +34,36 @@ impl CoreOp for Rotary {
             broadcasts_to(&table.ty.shape, &angles)?;
         }
         single(dtype, x.ty.shape.clone())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let width = self.width as usize;
+        let mut angles = cx.sizes(0);
+        angles.pop();
+        angles.push(width / 2);
+        let table = |tensor: &Tensor| -> Result<Vec<f32>, EvalFault> {
+            let strides = broadcast_strides(tensor.sizes(), angles.len());
+            Ok(strided(&tensor.f32s()?, 0, &strides, &angles))
+        };
+        let (cos, sin) = (table(&given[1])?, table(&given[2])?);
+        let row_width = cx.sizes(0)[angles.len() - 1];
+        let mut values = given[0].f32s()?.to_vec();
+        for (row, x) in values.chunks_mut(row_width.max(1)).enumerate() {
+            let pairs = row * (width / 2)..(row + 1) * (width / 2);
+            rotate(x, &cos[pairs.clone()], &sin[pairs], self.interleaved);
+        }
+        cx.f32(given[0].dtype(), values)
+    }
+}
+
+/// Rotates the pairs of a row, one angle a pair.
+pub(crate) fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32], interleaved: bool) {
+    let half = cos.len();
+    for pair in 0..half {
+        let (first, second) = if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
+        let (a, b) = (x[first], x[second]);
+        x[first] = a * cos[pair] - b * sin[pair];
+        x[second] = b * cos[pair] + a * sin[pair];
     }
 }
 

@@ -8,6 +8,8 @@ use super::{CoreOp, Operand};
 use super::rotary::check_width;
 use super::rules::{Inferred, agree, float, integer, last, operands, single, sizes};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use super::rotary::rotate;
 use crate::dim::Dim;
 
 attributes!(
@@ -37,5 +39,26 @@ impl CoreOp for RotaryRows {
         }
         agree("rows of the tables", &cos.ty.shape[0], &sin.ty.shape[0])?;
         single(dtype, x.ty.shape.clone())
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let half = self.width as usize / 2;
+        let (cos, sin) = (given[2].f32s()?, given[3].f32s()?);
+        let [_, heads, row_width] = *given[0].sizes() else {
+            return Err(EvalFault::Operand("x has not three dimensions".into()));
+        };
+        // With several sets the tables are stacked, and the sequence has chosen its set.
+        let positions = given[2].sizes()[0] / cx.rotary_sets.max(1);
+        let mut values = given[0].f32s()?.to_vec();
+        let rows = given[1].i64s()?;
+        for (x, position) in values.chunks_mut((heads * row_width).max(1)).zip(rows.iter()) {
+            let row = usize::try_from(*position).ok().filter(|row| *row < positions);
+            let row = row.ok_or(EvalFault::OutOfRange { index: *position, size: positions })?;
+            let place = (cx.rotary_set * positions + row) * half;
+            for head in x.chunks_mut(row_width.max(1)) {
+                rotate(head, &cos[place..][..half], &sin[place..][..half], self.interleaved);
+            }
+        }
+        cx.f32(given[0].dtype(), values)
     }
 }

@@ -6,6 +6,9 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, broadcast, elementwise, operands, plain, same_dtype, single_known, uniform};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::tensor::{move_elements, move_two};
+use super::rules::{broadcast_strides, strided};
 use crate::types::DType;
 use crate::dim::Dim;
 
@@ -39,5 +42,22 @@ impl CoreOp for Select {
             }),
         };
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = cx.sizes(0);
+        let stretch = |tensor: &Tensor| -> Tensor {
+            if tensor.sizes() == sizes {
+                return tensor.clone();
+            }
+            let strides = broadcast_strides(tensor.sizes(), sizes.len());
+            move_elements!(tensor, sizes.clone(), |values| strided(values, 0, &strides, &sizes))
+        };
+        let condition = stretch(&given[0]).bools()?;
+        let (a, b) = (stretch(&given[1]), stretch(&given[2]));
+        Ok(vec![move_two!(a, b, sizes, |a, b| {
+            let pairs = condition.iter().zip(a.iter().zip(b.iter()));
+            pairs.map(|(yes, (a, b))| if *yes { *a } else { *b }).collect()
+        })])
     }
 }

@@ -5,6 +5,7 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, operands, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
 use crate::types::DType;
 
 attributes!(
@@ -24,5 +25,10 @@ impl CoreOp for ShapeOf {
             return Err(format!("{} has no sizes {}..{}", operand.ty, self.start, self.end));
         };
         single_known(DType::I64, vec![range.len().into()], Some(Known::Elements(range.to_vec())))
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = given[0].sizes()[self.start..self.end].iter().map(|size| *size as i64);
+        Ok(vec![Tensor::from_i64(DType::I64, cx.sizes(0), sizes.collect())])
     }
 }

@@ -6,6 +6,9 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, axis_in, moved, operands, plain, single_known};
 use crate::attribute::attributes;
+use super::rules::strided;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
 use crate::constant::row_major;
 use crate::dim::Dim;
 
@@ -47,6 +50,28 @@ impl CoreOp for Slice {
             Some((first, strides))
         });
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let sizes = cx.sizes(0);
+        let start = self.start.as_size().ok_or_else(|| EvalFault::Unbound(self.start.to_string()))?;
+        let mut strides: Vec<isize> =
+            row_major(given[0].sizes()).into_iter().map(|stride| stride as isize).collect();
+        let first = start * strides[self.axis] as usize;
+        // The type rule has checked that every index is in range, so no step leaves `isize`.
+        strides[self.axis] = strides[self.axis].saturating_mul(self.step as isize);
+        Ok(vec![move_elements!(given[0], sizes.clone(), |values| {
+            strided(values, first, &strides, &sizes)
+        })])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(Slice {
+            axis: self.axis,
+            start: bindings.dim(&self.start)?,
+            step: self.step,
+            length: bindings.dim(&self.length)?,
+        })
     }
 }
 

@@ -5,6 +5,9 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, moved, operands, plain, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_elements;
+use super::rules::strided;
 use crate::constant::row_major;
 use crate::dim::Dim;
 
@@ -29,6 +32,11 @@ impl CoreOp for Transpose {
         let shape: Vec<Dim> = self.order.iter().map(|index| from[*index].clone()).collect();
         let known = moved(operand, &shape, &|sizes| Some((0, self.strides(sizes))));
         single_known(dtype, shape, known)
+    }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let (sizes, strides) = (cx.sizes(0), self.strides(given[0].sizes()));
+        Ok(vec![move_elements!(given[0], sizes.clone(), |values| strided(values, 0, &strides, &sizes))])
     }
 }
 

@@ -6,6 +6,8 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, listed, operands, plain, single_known};
 use crate::attribute::attributes;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_two;
 use crate::dim::Dim;
 
 attributes!(
@@ -31,6 +33,22 @@ impl CoreOp for Trilu {
             Some(Known::Elements(elements))
         });
         single_known(dtype, operand.ty.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], _: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let diagonal =
+            self.diagonal.as_number().ok_or(EvalFault::Unbound(self.diagonal.to_string()))?;
+        let sizes = given[0].sizes().to_vec();
+        let zero = Tensor::filled(given[0].dtype(), Vec::new(), 0)?;
+        Ok(vec![move_two!(given[0], zero, sizes.clone(), |values, zero| {
+            let mut values = values.to_vec();
+            self.clear(&mut values, &sizes, diagonal, &zero[0]);
+            values
+        })])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(Trilu { upper: self.upper, diagonal: bindings.dim(&self.diagonal)? })
     }
 }
 

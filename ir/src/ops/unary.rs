@@ -5,6 +5,8 @@
 use super::{CoreOp, Operand};
 use super::rules::{Inferred, elementwise, exceeds, operands, plain, single_known};
 use crate::attribute::{attributes, named_enum};
+use crate::interpret::{Context, EvalFault, Tensor};
+use crate::interpret::Data;
 use crate::types::DType;
 use crate::dim::Dim;
 
@@ -87,6 +89,101 @@ impl CoreOp for Unary {
         let result = if test { DType::Bool } else { dtype };
         single_known(result, operand.ty.shape.clone(), known)
     }
+
+    fn eval(&self, given: &[Tensor], cx: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let operand = &given[0];
+        let sizes = cx.sizes(0);
+        Ok(vec![match operand.data() {
+            Data::Bool(values) => Tensor::from_bool(sizes, values.iter().map(|v| !v).collect()),
+            Data::I64(values) => {
+                let unsigned = matches!(
+                    operand.dtype(),
+                    DType::U8 | DType::U16 | DType::U32 | DType::U64
+                );
+                let function = |value: &i64| match self.op {
+                    UnaryOp::Neg => value.wrapping_neg(),
+                    UnaryOp::Sign if unsigned => i64::from(*value != 0),
+                    UnaryOp::Sign => value.signum(),
+                    _ if unsigned => *value,
+                    UnaryOp::Abs => value.wrapping_abs(),
+                    _ => (*value).max(0),
+                };
+                Tensor::from_i64(operand.dtype(), sizes, values.iter().map(function).collect())
+            }
+            _ if self.op == UnaryOp::IsNan => {
+                Tensor::from_bool(sizes, operand.f64s().iter().map(|v| v.is_nan()).collect())
+            }
+            _ if self.op == UnaryOp::IsInf => {
+                Tensor::from_bool(sizes, operand.f64s().iter().map(|v| v.is_infinite()).collect())
+            }
+            _ => {
+                let values = operand.f64s().iter().map(|value| self.op.of(*value)).collect();
+                Tensor::from_f64(operand.dtype(), sizes, values)
+            }
+        }])
+    }
+}
+
+impl UnaryOp {
+    /// The function of a float, in double precision; tests and `not` are no floats and give NaN.
+    pub fn of(self, x: f64) -> f64 {
+        match self {
+            UnaryOp::Neg => -x,
+            UnaryOp::Abs => x.abs(),
+            UnaryOp::Exp => x.exp(),
+            UnaryOp::Log => x.ln(),
+            UnaryOp::Sqrt => x.sqrt(),
+            UnaryOp::Rsqrt => 1.0 / x.sqrt(),
+            UnaryOp::Reciprocal => 1.0 / x,
+            UnaryOp::Sin => x.sin(),
+            UnaryOp::Cos => x.cos(),
+            UnaryOp::Tanh => x.tanh(),
+            UnaryOp::Erf => erf(x),
+            UnaryOp::Sigmoid => sigmoid(x),
+            UnaryOp::Relu if x.is_nan() => x,
+            UnaryOp::Relu => x.max(0.0),
+            UnaryOp::Silu => x * sigmoid(x),
+            UnaryOp::Gelu => x * (1.0 + erf(x / std::f64::consts::SQRT_2)) / 2.0,
+            UnaryOp::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                x * (1.0 + inner.tanh()) / 2.0
+            }
+            UnaryOp::GeluQuick => x * sigmoid(1.702 * x),
+            UnaryOp::Floor => x.floor(),
+            UnaryOp::Ceil => x.ceil(),
+            UnaryOp::Round => x.round_ties_even(),
+            UnaryOp::Sign if x == 0.0 || x.is_nan() => x,
+            UnaryOp::Sign => x.signum(),
+            UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf => f64::NAN,
+        }
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// The error function to about 1e-15: its series of positive terms below 3, the continued fraction
+/// of the complement above (Abramowitz and Stegun 7.1.6 and 7.1.14).
+fn erf(x: f64) -> f64 {
+    let size = x.abs();
+    let positive = if size.is_nan() {
+        return x;
+    } else if size > 6.0 {
+        1.0
+    } else if size < 3.0 {
+        let (mut term, mut sum, mut odd) = (size, size, 1.0);
+        while term > sum * 1e-17 {
+            odd += 2.0;
+            term *= 2.0 * size * size / odd;
+            sum += term;
+        }
+        2.0 / std::f64::consts::PI.sqrt() * (-size * size).exp() * sum
+    } else {
+        let fraction = (1..=60).rev().fold(0.0, |tail, n| f64::from(n) / 2.0 / (size + tail));
+        1.0 - (-size * size).exp() / std::f64::consts::PI.sqrt() / (size + fraction)
+    };
+    positive.copysign(x)
 }
 
 impl UnaryOp {

@@ -6,6 +6,8 @@
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, agree, axis_in, operands, same_dtype, single_known, uniform};
 use crate::attribute::attributes;
+use crate::interpret::{Bindings, Context, EvalFault, Tensor};
+use crate::interpret::tensor::move_two;
 use crate::dim::Dim;
 
 attributes!(
@@ -42,5 +44,25 @@ impl CoreOp for UpdateSlice {
             .cloned()
             .map(Known::Fill);
         single_known(dtype, data.ty.shape.clone(), known)
+    }
+
+    fn eval(&self, given: &[Tensor], _: &Context<'_>) -> Result<Vec<Tensor>, EvalFault> {
+        let start = self.start.as_size().ok_or_else(|| EvalFault::Unbound(self.start.to_string()))?;
+        let (sizes, update) = (given[0].sizes().to_vec(), given[1].sizes());
+        let outer: usize = sizes[..self.axis].iter().product();
+        let block: usize = update[self.axis..].iter().product();
+        let inner: usize = sizes[self.axis + 1..].iter().product();
+        Ok(vec![move_two!(given[0], given[1], sizes.clone(), |values, update| {
+            let mut values = values.to_vec();
+            for row in 0..outer {
+                let place = (row * sizes[self.axis] + start) * inner;
+                values[place..place + block].clone_from_slice(&update[row * block..][..block]);
+            }
+            values
+        })])
+    }
+
+    fn bound(&self, bindings: &Bindings) -> Result<Self, EvalFault> {
+        Ok(UpdateSlice { axis: self.axis, start: bindings.dim(&self.start)? })
     }
 }

@@ -1,0 +1,344 @@
+//! The state of one cache for one sequence: dense while the prompt runs, then the rows that its
+//! layout keeps (sections 3 and 4 of the method's document, without rows in flight).
+//!
+//! Keys and values are f32 `[row][kv head][width]`. A row that was never written is never read; it
+//! holds NaN, so that a wrong range shows.
+
+use super::attend::{Score, weigh};
+use super::select::{Observed, pooled, scores, selected};
+use super::{EvalFault, Tensor, checked_count};
+use crate::graph::{CacheDecl, CacheRows, KvPolicy};
+use crate::types::DType;
+
+/// Attention state of one layer and one sequence.
+#[derive(Clone, Debug)]
+pub struct CacheState {
+    decl: CacheDecl,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// n: rows produced so far.
+    rows: usize,
+    /// Where rows lie, once the prompt has ended under a layout.
+    kept: Option<Kept>,
+    /// The last queries of the prompt with the logarithms of their sums, `[row][head]`.
+    observed: Vec<(Vec<f32>, Vec<f32>)>,
+    score: Score,
+}
+
+/// Where the rows of a bounded cache lie; letters as in the document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// S.
+    pub sinks: usize,
+    /// V.
+    pub valid: usize,
+    /// B: first row of the ring.
+    pub base: usize,
+    /// a: position that the ring's first row was made for.
+    pub anchor: usize,
+    /// Re: rows of the ring.
+    pub ring: usize,
+    /// The first position that the prompt's end wrote to the ring: max(a, L - R).
+    pub oldest: usize,
+    /// Positions of the selected rows per key/value head, ascending.
+    pub positions: Vec<Vec<usize>>,
+}
+
+impl Kept {
+    /// The row of a position.
+    pub fn row(&self, position: usize) -> usize {
+        if position < self.sinks {
+            position
+        } else {
+            self.base + (position - self.anchor) % self.ring
+        }
+    }
+
+    /// The position that ring row `index` holds when `rows` rows exist.
+    pub fn held(&self, index: usize, rows: usize) -> Option<usize> {
+        let first = self.anchor + index;
+        if rows <= first {
+            return None;
+        }
+        let position = first + (rows - 1 - first) / self.ring * self.ring;
+        (position >= self.oldest).then_some(position)
+    }
+}
+
+impl CacheState {
+    /// An empty cache.
+    pub fn new(decl: &CacheDecl) -> Result<CacheState, EvalFault> {
+        if let Some(layout) = &decl.layout {
+            layout.check().map_err(EvalFault::Operand)?;
+        }
+        Ok(CacheState {
+            decl: decl.clone(),
+            keys: Vec::new(),
+            values: Vec::new(),
+            rows: 0,
+            kept: None,
+            observed: Vec::new(),
+            score: Score { scale: 1.0, softcap: 0.0 },
+        })
+    }
+
+    /// Rows produced so far.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Where rows lie, once the prompt has ended under a layout.
+    pub fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
+    }
+
+    fn key_row(&self) -> usize {
+        self.decl.kv_heads as usize * self.decl.key_width as usize
+    }
+
+    fn value_row(&self) -> usize {
+        self.decl.kv_heads as usize * self.decl.value_width as usize
+    }
+
+    /// Writes new rows, `[rows, kv heads, width]`.
+    pub fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<(), EvalFault> {
+        let count = key.sizes().first().copied().unwrap_or(0);
+        let (key_row, value_row) = (self.key_row(), self.value_row());
+        let (key, value) = (key.f32s()?, value.f32s()?);
+        if key.len() != count * key_row || value.len() != count * value_row {
+            return Err(EvalFault::Operand("rows do not fit the cache".into()));
+        }
+        if self.kept.is_some() && count != 1 {
+            return Err(EvalFault::Operand(format!("{count} rows behind a bounded prompt")));
+        }
+        for index in 0..count {
+            let row = self.kept.as_ref().map_or(self.rows, |kept| kept.row(self.rows));
+            checked_count(&[row + 1, key_row.max(value_row)])?;
+            write(&mut self.keys, row, &key[index * key_row..][..key_row]);
+            write(&mut self.values, row, &value[index * value_row..][..value_row]);
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Attention of the rows written last, `[rows, heads, width]`, over the live rows.
+    pub fn attend(
+        &mut self,
+        query: &Tensor,
+        sinks: Option<&Tensor>,
+        score: Score,
+    ) -> Result<Tensor, EvalFault> {
+        let [count, heads, width] = *query.sizes() else {
+            return Err(EvalFault::Operand("queries need three dimensions".into()));
+        };
+        let first = self
+            .rows
+            .checked_sub(count)
+            .ok_or_else(|| EvalFault::Operand(format!("{count} queries, {} rows", self.rows)))?;
+        let kv_heads = self.decl.kv_heads as usize;
+        let value_width = self.decl.value_width as usize;
+        if width != self.decl.key_width as usize || kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(EvalFault::Operand(format!("queries {} do not fit", query.ty())));
+        }
+        self.score = score;
+        let group = heads / kv_heads;
+        let sinks = sinks.map(Tensor::f32s).transpose()?;
+        let queries = query.f32s()?;
+        checked_count(&[count, heads, value_width])?;
+        let mut result = vec![0.0f32; count * heads * value_width];
+        let mut sums = vec![0.0f32; count * heads];
+        for index in 0..count {
+            let position = first + index;
+            for head in 0..heads {
+                let kv = head / group;
+                let place = index * heads + head;
+                let q = &queries[place * width..][..width];
+                let seen = self.seen(position, kv);
+                let mut weights: Vec<f32> =
+                    seen.iter().map(|row| score.of(q, self.key(*row, kv))).collect();
+                let sink = sinks.as_ref().map(|sinks| sinks[head]);
+                sums[place] = weigh(&mut weights, sink);
+                let out = &mut result[place * value_width..][..value_width];
+                for (row, weight) in seen.iter().zip(&weights) {
+                    let value = self.value(*row, kv);
+                    out.iter_mut().zip(value).for_each(|(sum, value)| *sum += weight * value);
+                }
+            }
+        }
+        self.observe(&queries, &sums, heads, width);
+        let dtype = query.dtype();
+        Ok(Tensor::from_f32(dtype, vec![count, heads, value_width], result))
+    }
+
+    /// Keeps the last queries while the prompt runs.
+    fn observe(&mut self, queries: &[f32], sums: &[f32], heads: usize, width: usize) {
+        let Some(layout) = &self.decl.layout else { return };
+        if self.kept.is_some() || heads == 0 || width == 0 {
+            return;
+        }
+        let rows = queries.chunks(heads * width).zip(sums.chunks(heads));
+        self.observed.extend(rows.map(|(query, sums)| (query.to_vec(), sums.to_vec())));
+        let extra = self.observed.len().saturating_sub(layout.observed as usize);
+        self.observed.drain(..extra);
+    }
+
+    fn key(&self, row: usize, head: usize) -> &[f32] {
+        let width = self.decl.key_width as usize;
+        &self.keys[row * self.key_row() + head * width..][..width]
+    }
+
+    fn value(&self, row: usize, head: usize) -> &[f32] {
+        let width = self.decl.value_width as usize;
+        &self.values[row * self.value_row() + head * width..][..width]
+    }
+
+    /// Rows that the query of a position sees, in the order of rows.
+    fn seen(&self, position: usize, head: usize) -> Vec<usize> {
+        let window = self.decl.window as usize;
+        let near = |key: usize| key <= position && (window == 0 || position - key < window);
+        let Some(kept) = &self.kept else {
+            return (0..=position).filter(|row| near(*row)).collect();
+        };
+        let mut seen: Vec<usize> =
+            (0..kept.sinks.min(self.rows)).filter(|row| near(*row)).collect();
+        let chosen = kept.positions.get(head).map_or(&[][..], Vec::as_slice);
+        seen.extend(
+            (0..kept.valid).filter(|index| near(chosen[*index])).map(|index| kept.sinks + index),
+        );
+        seen.extend((0..kept.ring).filter_map(|index| {
+            kept.held(index, self.rows).filter(|held| near(*held)).map(|_| kept.base + index)
+        }));
+        seen
+    }
+
+    /// Ends the prompt: of the dense rows those stay that the layout keeps.
+    pub fn finish_prompt(&mut self) -> Result<(), EvalFault> {
+        let Some(layout) = self.decl.layout.clone() else { return Ok(()) };
+        if self.kept.is_some() {
+            return Ok(());
+        }
+        let length = self.rows;
+        let [sinks, capacity, recent] =
+            [layout.sinks, layout.selected, layout.recent].map(|rows| rows as usize);
+        let middle = length.saturating_sub(sinks + recent);
+        let valid = middle.min(capacity);
+        let heads = self.decl.kv_heads as usize;
+        if layout.policy == KvPolicy::Full && middle > capacity {
+            let rows = layout.rows();
+            return Err(EvalFault::Operand(format!("{length} rows exceed the cache of {rows}")));
+        }
+        let positions: Vec<Vec<usize>> = (0..heads)
+            .map(|head| {
+                if valid == middle {
+                    return Ok((sinks..sinks + valid).collect());
+                }
+                let chosen = self.select(head, &layout, middle)?;
+                Ok(chosen.into_iter().map(|candidate| sinks + candidate).collect())
+            })
+            .collect::<Result<_, EvalFault>>()?;
+        let base = if layout.elastic { sinks + valid } else { sinks + capacity };
+        let anchor = if layout.elastic { sinks + valid } else { sinks };
+        let kept = Kept {
+            sinks,
+            valid,
+            base,
+            anchor,
+            ring: sinks + capacity + recent - base,
+            oldest: anchor.max(length.saturating_sub(recent)),
+            positions,
+        };
+        let last = length.saturating_sub(recent).max(sinks.min(length))..length;
+        let mut next = CacheState { keys: Vec::new(), values: Vec::new(), ..self.clone() };
+        for head in 0..heads {
+            let early = (0..sinks.min(length)).map(|row| (row, row));
+            let middle = kept.positions[head].iter().enumerate();
+            let middle = middle.map(|(index, position)| (sinks + index, *position));
+            let late = last.clone().map(|position| (kept.row(position), position));
+            for (row, position) in early.chain(middle).chain(late) {
+                next.copy(row, head, self, position)?;
+            }
+        }
+        next.kept = Some(kept);
+        next.observed.clear();
+        *self = next;
+        Ok(())
+    }
+
+    /// Candidates that a head keeps, counted from the end of the sinks.
+    fn select(
+        &self,
+        head: usize,
+        layout: &CacheRows,
+        candidates: usize,
+    ) -> Result<Vec<usize>, EvalFault> {
+        let count = layout.selected as usize;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let width = self.decl.key_width as usize;
+        let heads = self.observed.first().map_or(0, |(_, sums)| sums.len());
+        let group = heads / (self.decl.kv_heads as usize).max(1);
+        if group == 0 {
+            return Err(EvalFault::Operand("no query was observed".into()));
+        }
+        let members = head * group..(head + 1) * group;
+        let observed = Observed {
+            queries: members
+                .clone()
+                .map(|member| {
+                    let of_row = |(query, _): &'_ (Vec<f32>, Vec<f32>)| member * width..query.len();
+                    self.observed.iter().map(|row| &row.0[of_row(row)][..width]).collect()
+                })
+                .collect(),
+            sums: members
+                .map(|member| self.observed.iter().map(|(_, sums)| sums[member]).collect())
+                .collect(),
+            score: self.score,
+        };
+        let sinks = layout.sinks as usize;
+        let keys = (sinks..sinks + candidates).map(|row| self.key(row, head));
+        selected(&pooled(&scores(&observed, keys), layout.pool as usize), count)
+    }
+
+    fn copy(
+        &mut self,
+        row: usize,
+        head: usize,
+        from: &CacheState,
+        position: usize,
+    ) -> Result<(), EvalFault> {
+        let (key_row, value_row) = (self.key_row(), self.value_row());
+        checked_count(&[row + 1, key_row.max(value_row)])?;
+        reserve(&mut self.keys, (row + 1) * key_row);
+        reserve(&mut self.values, (row + 1) * value_row);
+        let (kw, vw) = (self.decl.key_width as usize, self.decl.value_width as usize);
+        self.keys[row * key_row + head * kw..][..kw].copy_from_slice(from.key(position, head));
+        self.values[row * value_row + head * vw..][..vw]
+            .copy_from_slice(from.value(position, head));
+        Ok(())
+    }
+
+    /// The kept keys and values with their rows as tensors `[rows, kv heads, width]`; rows never
+    /// written are NaN.
+    pub fn planes(&self) -> [Tensor; 2] {
+        let heads = self.decl.kv_heads as usize;
+        [(&self.keys, self.decl.key_width), (&self.values, self.decl.value_width)].map(
+            |(plane, width)| {
+                let width = width as usize;
+                let rows = plane.len().checked_div(heads * width).unwrap_or(0);
+                Tensor::from_f32(DType::F32, vec![rows, heads, width], plane.clone())
+            },
+        )
+    }
+}
+
+fn reserve(plane: &mut Vec<f32>, length: usize) {
+    if plane.len() < length {
+        plane.resize(length, f32::NAN);
+    }
+}
+
+fn write(plane: &mut Vec<f32>, row: usize, values: &[f32]) {
+    reserve(plane, (row + 1) * values.len());
+    plane[row * values.len()..][..values.len()].copy_from_slice(values);
+}

@@ -1,0 +1,1 @@
+//! Ops, selection and caches against values computed by hand.
