@@ -86,14 +86,13 @@ pub fn read(files: &ModelFiles) -> Result<Beside, Vec<Problem>> {
     let mut beside = Beside::default();
     let mut problems = Vec::new();
     let [generation, genai, config, tokenizer] =
-        ["generation_config.json", "genai_config.json", "config.json", "tokenizer_config.json"].map(
-            |name| {
+        ["generation_config.json", "genai_config.json", "config.json", "tokenizer_config.json"]
+            .map(|name| {
                 Json::beside(files, name).unwrap_or_else(|problem| {
                     problems.push(problem);
                     None
                 })
-            },
-        );
+            });
     let mut note = |result: Result<(), Problem>| problems.extend(result.err());
     if let Some(generation) = &generation {
         note(tokens_and_sampling(generation, generation, &mut beside.facts));

@@ -71,7 +71,13 @@ pub struct NodePlace {
 
 impl fmt::Display for NodePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node \"{}\" ({}::{}, ", printable(&self.name), self.domain, printable(&self.op))?;
+        write!(
+            f,
+            "node \"{}\" ({}::{}, ",
+            printable(&self.name),
+            self.domain,
+            printable(&self.op)
+        )?;
         match self.opset {
             Some(opset) => write!(f, "opset {opset})"),
             None => write!(f, "no opset)"),

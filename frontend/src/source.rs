@@ -60,7 +60,14 @@ impl ModelFiles {
             let model = map(&file, &model_path)?;
             let directory_path = path.to_path_buf();
             let external = BTreeMap::new();
-            return Ok(Self { directory, directory_path, model_path, model, links_under, external });
+            return Ok(Self {
+                directory,
+                directory_path,
+                model_path,
+                model,
+                links_under,
+                external,
+            });
         }
         let target = std::fs::canonicalize(path).map_err(|error| Problem::io(path, error))?;
         let target_is_model = target.extension().is_some_and(|extension| extension == "onnx");
@@ -153,7 +160,8 @@ impl TrustedDirectory {
 fn choose_model(path: &Path, directory: &OwnedFd) -> Result<String, Problem> {
     let unreadable = |error: io::Error| Problem::io(path, error);
     let mut candidates = Vec::new();
-    let entries = rustix::fs::Dir::read_from(directory).map_err(|errno| unreadable(errno.into()))?;
+    let entries =
+        rustix::fs::Dir::read_from(directory).map_err(|errno| unreadable(errno.into()))?;
     for entry in entries {
         let entry = entry.map_err(|errno| unreadable(errno.into()))?;
         if let Ok(name) = entry.file_name().to_str()
@@ -212,12 +220,11 @@ fn open_in_model(
     let path = directory_path.join(relative);
     let (opened, within_trusted) = match open_beneath(directory, relative) {
         Ok(opened) => (opened, false),
-        Err(Errno::LOOP | Errno::NOTDIR) if has_link(directory_path, relative) => {
-            match links_under {
-                Some(trusted) => (open_link_target(&path, trusted)?, true),
-                None => return Err(linked(&path)),
-            }
-        }
+        Err(Errno::LOOP | Errno::NOTDIR) if has_link(directory_path, relative) => match links_under
+        {
+            Some(trusted) => (open_link_target(&path, trusted)?, true),
+            None => return Err(linked(&path)),
+        },
         Err(errno) => return Err(Problem::io(&path, io::Error::from(errno))),
     };
     let file = regular(opened, &path)?;

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use weir_ir::ops::{self, Known};
 use weir_ir::graph::BodyResult;
+use weir_ir::ops::{self, Known};
 use weir_ir::{ConstData, Constant, DType, Dim, Graph, Op, TensorType, Value};
 
 use super::attributes::{Attributes, Value as AttributeValue};
@@ -216,8 +216,8 @@ impl<'m> Importer<'m> {
     }
 
     fn constant(&mut self, tensor: &Tensor, name: &str, place: &Place) -> Result<Value, Problem> {
-        let constant = dense(tensor, name)
-            .map_err(|message| Problem::unsupported(place.clone(), message))?;
+        let constant =
+            dense(tensor, name).map_err(|message| Problem::unsupported(place.clone(), message))?;
         Ok(self.graph.constant(constant))
     }
 

@@ -87,9 +87,8 @@ pub enum Dimension {
 pub fn read(files: &mut ModelFiles) -> Result<Model, Vec<Problem>> {
     let bytes = files.model();
     let path = files.model_path().to_path_buf();
-    let proto = decode(bytes).map_err(|message| {
-        vec![Problem::malformed(Place::File(path.clone()), message)]
-    })?;
+    let proto = decode(bytes)
+        .map_err(|message| vec![Problem::malformed(Place::File(path.clone()), message)])?;
     let mut problems = Vec::new();
     let mut file_problem = |message: String| {
         problems.push(Problem::malformed(Place::File(path.clone()), message));

@@ -127,7 +127,8 @@ pub fn plan(graph: &Graph, hints: &RoleHints) -> Result<InputPlan, Vec<Problem>>
     for (what, past, present) in cache_names(&inputs, &outputs) {
         if past != present {
             let place = Place::Graph(graph.name.clone());
-            let message = format!("cached {what} come in for layers {past:?}, go out for {present:?}");
+            let message =
+                format!("cached {what} come in for layers {past:?}, go out for {present:?}");
             problems.push(Problem::unsupported(place, message));
         }
     }
@@ -136,11 +137,9 @@ pub fn plan(graph: &Graph, hints: &RoleHints) -> Result<InputPlan, Vec<Problem>>
 
 type Layers = BTreeSet<u32>;
 
-fn cache_names(
-    inputs: &[Binding],
-    outputs: &[OutputRole],
-) -> [(&'static str, Layers, Layers); 2] {
-    let mut found = [("keys", Layers::new(), Layers::new()), ("values", Layers::new(), Layers::new())];
+fn cache_names(inputs: &[Binding], outputs: &[OutputRole]) -> [(&'static str, Layers, Layers); 2] {
+    let mut found =
+        [("keys", Layers::new(), Layers::new()), ("values", Layers::new(), Layers::new())];
     for binding in inputs {
         match binding {
             Binding::Cache(CacheInput { role: InputRole::PastKey(layer), .. }) => {
@@ -244,9 +243,8 @@ fn bind(
     hints: &RoleHints,
     batch: &Dim,
 ) -> Result<Binding, Problem> {
-    let unsupported = |message: &str| {
-        Problem::unsupported(Place::Input(input.name.clone()), message.to_owned())
-    };
+    let unsupported =
+        |message: &str| Problem::unsupported(Place::Input(input.name.clone()), message.to_owned());
     let element = input.element.and_then(dtype);
     let dtype = element.ok_or_else(|| unsupported("4-bit input"))?;
     let rank = input.dims.as_ref().map(Vec::len);
@@ -259,9 +257,8 @@ fn bind(
         }
     };
     let name = input.name.as_str();
-    let param = |role, shape, known| {
-        Ok(Binding::Param { role, ty: TensorType::new(dtype, shape), known })
-    };
+    let param =
+        |role, shape, known| Ok(Binding::Param { role, ty: TensorType::new(dtype, shape), known });
     if tokens == Some(name) {
         demand(2)?;
         if !is_integer(input) {
@@ -378,4 +375,3 @@ fn cache_name(
     })?;
     Some((layer, half))
 }
-

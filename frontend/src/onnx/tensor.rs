@@ -231,9 +231,8 @@ impl<'a> TensorReader<'a> {
         name: &str,
         size: u64,
     ) -> Result<Option<Bytes>, Problem> {
-        let malformed = |message: String| {
-            Problem::malformed(Place::Tensor(name.to_owned()), message)
-        };
+        let malformed =
+            |message: String| Problem::malformed(Place::Tensor(name.to_owned()), message);
         let mut location = None;
         let mut offset = None;
         let mut length = None;

@@ -1,10 +1,10 @@
 //! Activations: named ones of the graph where there is one, else their definitions.
 
+use weir_ir::Value;
 use weir_ir::ops::binary::BinaryOp;
+use weir_ir::ops::reduce::ReduceOp;
 use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Reduce, Select, Softmax};
-use weir_ir::ops::reduce::ReduceOp;
-use weir_ir::Value;
 
 use super::elementwise::{binary, unary, with_number};
 use super::shape::{product, reshape_to};

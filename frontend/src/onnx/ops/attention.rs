@@ -178,7 +178,9 @@ fn projections(
     let all = kv_heads.scaled(2).and_then(|pair| pair.plus(query_heads));
     let width = all.and_then(|heads| hidden.divided_exactly(&heads));
     let width = width.ok_or_else(|| {
-        cx.malformed(format!("a packed projection of {hidden} for {query_heads}+2*{kv_heads} heads"))
+        cx.malformed(format!(
+            "a packed projection of {hidden} for {query_heads}+2*{kv_heads} heads"
+        ))
     })?;
     let mut start = Dim::number(0);
     let mut parts = [packed; 3];
@@ -230,11 +232,9 @@ fn check_lengths(cx: &mut Cx<'_, '_>) -> Result<(), Problem> {
 }
 
 fn multi_head_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
-    for (index, what) in [
-        (4, "key_padding_mask"),
-        (8, "past_sequence_length"),
-        (9, "cache_indirection"),
-    ] {
+    for (index, what) in
+        [(4, "key_padding_mask"), (8, "past_sequence_length"), (9, "cache_indirection")]
+    {
         if cx.has(index) {
             return Err(cx.unsupported(format!("{what} (input {index})")));
         }

@@ -17,7 +17,8 @@ pub const OPS: &[OpRow] = &[standard("If", 1, branch)];
 fn branch(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let condition = cx.value(0)?;
     let then = cx.attributes.graph("then_branch")?.ok_or_else(|| cx.malformed("no then_branch"))?;
-    let other = cx.attributes.graph("else_branch")?.ok_or_else(|| cx.malformed("no else_branch"))?;
+    let other =
+        cx.attributes.graph("else_branch")?.ok_or_else(|| cx.malformed("no else_branch"))?;
     let failed = |cx: &Cx<'_, '_>| cx.unsupported("a branch could not be imported");
     if let Some(known) = cx.fill_of(condition).and_then(|fill| fill.as_number()) {
         let taken = if known != 0 { then } else { other };

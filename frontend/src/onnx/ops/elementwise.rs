@@ -1,8 +1,8 @@
 //! Arithmetic, comparison, logic and casts, element by element.
 
-use weir_ir::ops::{Binary, Cast, Select, Unary};
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::unary::UnaryOp;
+use weir_ir::ops::{Binary, Cast, Select, Unary};
 use weir_ir::{DType, Value};
 
 use super::{OpRow, standard};

@@ -1,7 +1,9 @@
 //! Data movement: `Transpose`, `Concat`, `Slice`, `Split`, `Gather`, `GatherElements`, `GatherND`,
 //! `Trilu`, `Identity`, `TensorScatter`.
 
-use weir_ir::ops::{Concat, Gather, GatherElements, GatherNd, Slice, Transpose, Trilu, UpdateSlice};
+use weir_ir::ops::{
+    Concat, Gather, GatherElements, GatherNd, Slice, Transpose, Trilu, UpdateSlice,
+};
 use weir_ir::{Dim, InputRole, Symbol, Value};
 
 use super::{OpRow, standard};

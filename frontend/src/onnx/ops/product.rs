@@ -1,8 +1,8 @@
 //! Matrix products: `MatMul`, `Gemm`, `FusedMatMul`.
 
+use weir_ir::Value;
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::{MatMul, Transpose};
-use weir_ir::Value;
 
 use super::elementwise::{binary, with_number};
 use super::{OpRow, microsoft, standard};

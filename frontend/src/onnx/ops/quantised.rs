@@ -282,16 +282,10 @@ fn spread(
 }
 
 /// A constant matrix in blocks or rows becomes a quantised weight; `None` for any other form.
-fn quantised_weight(
-    cx: &mut Cx<'_, '_>,
-    axis: i64,
-    block: i64,
-) -> Result<Option<Value>, Problem> {
+fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option<Value>, Problem> {
     let (Some(codes), Some(scales)) = (cx.constant(0)?, cx.constant(1)?) else { return Ok(None) };
-    let is_code = matches!(
-        codes.element,
-        Element::Int4 | Element::Uint4 | Element::Int8 | Element::Uint8
-    );
+    let is_code =
+        matches!(codes.element, Element::Int4 | Element::Uint4 | Element::Int8 | Element::Uint8);
     let (&[rows, columns], true) = (codes.dims.as_slice(), is_code) else { return Ok(None) };
     if !codes.is_dense() || !scales.is_dense() || rows == 0 || columns == 0 {
         return Ok(None);

@@ -35,7 +35,9 @@ fn plan(cx: &mut Cx<'_, '_>, input_since: i64) -> Result<Option<(Vec<usize>, boo
     let noop_when_empty = cx.attributes.flag("noop_with_empty_axes", false)?;
     let listed = axes(cx, input_since)?.filter(|axes| !axes.is_empty());
     let mut axes = match listed {
-        Some(axes) => axes.iter().map(|&axis| cx.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?,
+        Some(axes) => {
+            axes.iter().map(|&axis| cx.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?
+        }
         None if noop_when_empty => return Ok(None),
         None => (0..rank).collect(),
     };
@@ -44,11 +46,7 @@ fn plan(cx: &mut Cx<'_, '_>, input_since: i64) -> Result<Option<(Vec<usize>, boo
     Ok(Some((axes, keep)))
 }
 
-fn plain(
-    cx: &mut Cx<'_, '_>,
-    op: ReduceOp,
-    input_since: i64,
-) -> Result<Vec<Value>, Problem> {
+fn plain(cx: &mut Cx<'_, '_>, op: ReduceOp, input_since: i64) -> Result<Vec<Value>, Problem> {
     let data = cx.value(0)?;
     Ok(vec![match plan(cx, input_since)? {
         Some((axes, keep)) => cx.push(Reduce { op, axes, keep }, &[data])?,
@@ -93,7 +91,8 @@ fn reduce_log_sum_exp(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let max = cx.push(Reduce { op: ReduceOp::Max, axes: axes.clone(), keep: true }, &[data])?;
     let below = binary(cx, BinaryOp::Sub, data, max)?;
     let exponential = unary(cx, UnaryOp::Exp, below)?;
-    let sum = cx.push(Reduce { op: ReduceOp::Sum, axes: axes.clone(), keep: true }, &[exponential])?;
+    let sum =
+        cx.push(Reduce { op: ReduceOp::Sum, axes: axes.clone(), keep: true }, &[exponential])?;
     let log = unary(cx, UnaryOp::Log, sum)?;
     let result = binary(cx, BinaryOp::Add, max, log)?;
     if keep {

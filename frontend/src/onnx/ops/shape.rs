@@ -3,8 +3,8 @@
 //! Shapes are values in the file and attributes in the graph: each importer reads the elements of
 //! its shape operand, which the graph knows in terms of the symbols.
 
-use weir_ir::ops::{Expand, KnownValue, Reshape, ShapeOf};
-use weir_ir::{DType, Dim, Value};
+use weir_ir::ops::{Concat, Expand, KnownValue, Reshape, ShapeOf, Slice};
+use weir_ir::{DType, Dim, Symbol, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
@@ -63,7 +63,9 @@ pub fn reshape_to(
             }
             Some(0) if !allow_zero => match from.get(index) {
                 Some(size) => shape.push(size.clone()),
-                None => return Err(cx.malformed(format!("{wanted:?} keeps a size beyond {from:?}"))),
+                None => {
+                    return Err(cx.malformed(format!("{wanted:?} keeps a size beyond {from:?}")));
+                }
             },
             Some(number) if number < 0 => {
                 return Err(cx.malformed(format!("negative size in {wanted:?}")));
@@ -75,9 +77,8 @@ pub fn reshape_to(
         let count = product(&from);
         let others = product(&shape);
         let size = count.zip(others).and_then(|(count, others)| count.divided_exactly(&others));
-        shape[rest] = size.ok_or_else(|| {
-            cx.malformed(format!("{from:?} does not divide into {wanted:?}"))
-        })?;
+        shape[rest] =
+            size.ok_or_else(|| cx.malformed(format!("{from:?} does not divide into {wanted:?}")))?;
     }
     if shape == from {
         return Ok(data);
@@ -183,9 +184,31 @@ fn expand(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     if let Some(size) = wanted.iter().find(|size| size.as_number().is_some_and(|size| size < 0)) {
         return Err(cx.malformed(format!("negative size {size}")));
     }
+    let data = lengthen(cx, data, &wanted)?;
     let from = cx.shape(data);
     let shape = broadcast(cx, &from, &wanted)?;
     Ok(vec![expand_to(cx, data, shape)?])
+}
+
+/// Expanding `sequence` to `past + sequence` is allowed where nothing is past or one row is new,
+/// and some exports build their causal mask so. In both cases the result is the operand with its
+/// first entry repeated in front, which we write down for all lengths.
+fn lengthen(cx: &mut Cx<'_, '_>, data: Value, wanted: &[Dim]) -> Result<Value, Problem> {
+    let from = cx.shape(data);
+    let Some(new_dims) = wanted.len().checked_sub(from.len()) else { return Ok(data) };
+    let sequence = Dim::symbol(Symbol::Sequence);
+    let mut long = data;
+    for axis in 0..from.len() {
+        if from[axis] == sequence && wanted[new_dims + axis] == Dim::total() {
+            let (start, length) = (Dim::number(0), Dim::number(1));
+            let first = cx.push(Slice { axis, start, step: 1, length }, &[long])?;
+            let mut shape = cx.shape(first);
+            shape[axis] = Dim::symbol(Symbol::Past);
+            let front = cx.push(Expand { shape }, &[first])?;
+            long = cx.push(Concat { axis }, &[front, long])?;
+        }
+    }
+    Ok(long)
 }
 
 fn tile(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {

@@ -1,0 +1,8 @@
+//! Tests of the importer over whole models: exported ones, and a tiny one broken in many ways.
+
+mod broken;
+mod decoders;
+mod files;
+mod fixtures;
+mod operators;
+mod tiny;

@@ -1,0 +1,178 @@
+//! Graphs of a few operators: forms that whole models show rarely.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use weir_frontend::onnx::proto::*;
+use weir_frontend::{ImportError, import_operators};
+use weir_ir::Graph;
+
+use crate::tiny::*;
+
+/// Imports nodes at an opset, with inputs `(name, element, dims)` and the outputs of the last node.
+pub fn import_nodes(
+    opset: i64,
+    nodes: Vec<NodeProto>,
+    inputs: Vec<ValueInfoProto>,
+    initializers: Vec<TensorProto>,
+) -> Result<Graph, ImportError> {
+    let outputs = nodes.last().unwrap().output.clone();
+    let untyped = |name: String| ValueInfoProto { name, kind: None };
+    let graph = GraphProto {
+        name: "operators".into(),
+        node: nodes,
+        input: inputs,
+        output: outputs.into_iter().filter(|name| !name.is_empty()).map(untyped).collect(),
+        initializer: initializers,
+        ..GraphProto::default()
+    };
+    let version = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
+    let model = ModelProto {
+        ir_version: 10,
+        graph: Some(graph),
+        opset_import: vec![version("", opset), version("com.microsoft", 1)],
+        ..ModelProto::default()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("model.onnx"), model.encode_to_vec()).unwrap();
+    import_operators(directory.path(), &BTreeMap::new())
+}
+
+/// The types of the results, as the graph prints them.
+fn types(graph: &Graph) -> Vec<String> {
+    let results = graph.main.results.iter();
+    results.map(|result| graph.main.ty(result.value).to_string()).collect()
+}
+
+fn one(
+    opset: i64,
+    node: NodeProto,
+    inputs: Vec<ValueInfoProto>,
+    initializers: Vec<TensorProto>,
+) -> Vec<String> {
+    types(&import_nodes(opset, vec![node], inputs, initializers).unwrap())
+}
+
+#[test]
+fn slices_follow_the_rules_for_far_and_negative_indices() {
+    let slice = |starts: i64, ends: i64, step: i64| {
+        let initializers = vec![
+            ints("starts", &[1], &[starts]),
+            ints("ends", &[1], &[ends]),
+            ints("axes", &[1], &[-1]),
+            ints("steps", &[1], &[step]),
+        ];
+        let node = node("Slice", "", &["x", "starts", "ends", "axes", "steps"], &["y"]);
+        one(18, node, vec![value("x", FLOAT, &["2", "10"])], initializers).remove(0)
+    };
+    assert_eq!(slice(0, i64::MAX, 1), "f32[2, 10]");
+    assert_eq!(slice(-3, i64::MAX, 1), "f32[2, 3]");
+    assert_eq!(slice(-100, 4, 3), "f32[2, 2]");
+    assert_eq!(slice(7, 3, 1), "f32[2, 0]");
+    assert_eq!(slice(-1, i64::MIN, -1), "f32[2, 10]");
+    assert_eq!(slice(100, 0, -4), "f32[2, 3]");
+}
+
+#[test]
+fn splits_are_even_but_for_the_last_part() {
+    let mut split = node("Split", "", &["x"], &["a", "b", "c"]);
+    split.attribute = vec![int("axis", 1), int("num_outputs", 3)];
+    let parts = one(18, split, vec![value("x", FLOAT, &["2", "7"])], vec![]);
+    assert_eq!(parts, ["f32[2, 3]", "f32[2, 3]", "f32[2, 1]"]);
+}
+
+#[test]
+fn quantised_matrices_of_all_layouts_have_rows_of_outputs() {
+    let scales = |dims: &[i64]| floats("scales", dims);
+    let codes = |data_type, dims: &[i64], bytes| {
+        let raw_data = Some(vec![0x71_u8; bytes].into());
+        let name = "codes".into();
+        TensorProto { name, data_type, dims: dims.to_vec(), raw_data, ..TensorProto::default() }
+    };
+    let (uint8, int4, int8) = (2, 22, 3);
+    // K = 40 in blocks of 16: the last block is partial.
+    let mut nbits = node("MatMulNBits", "com.microsoft", &["x", "codes", "scales"], &["y"]);
+    nbits.attribute = vec![int("K", 40), int("N", 6), int("bits", 4), int("block_size", 16)];
+    let x = vec![value("x", FLOAT, &["3", "40"])];
+    let tensors = vec![codes(uint8, &[6, 3, 8], 144), scales(&[6, 3])];
+    assert_eq!(one(22, nbits, x, tensors), ["f32[3, 6]"]);
+
+    let mut blocked = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
+    blocked.attribute = vec![int("axis", 0), int("block_size", 16)];
+    let tensors = vec![codes(int4, &[32, 6], 96), scales(&[2, 6])];
+    assert_eq!(one(22, blocked, vec![], tensors), ["f32[32, 6]"]);
+
+    let mut by_column = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
+    by_column.attribute = vec![int("axis", 1)];
+    let tensors = vec![codes(int8, &[32, 6], 192), scales(&[6])];
+    assert_eq!(one(22, by_column, vec![], tensors), ["f32[32, 6]"]);
+
+    let mut rows =
+        node("GatherBlockQuantized", "com.microsoft", &["codes", "ids", "scales"], &["y"]);
+    rows.attribute = vec![int("block_size", 16)];
+    let ids = vec![value("ids", INT64, &["2", "5"])];
+    let tensors = vec![codes(uint8, &[8, 16], 128), scales(&[8, 2])];
+    assert_eq!(one(22, rows, ids, tensors), ["f32[2, 5, 32]"]);
+}
+
+#[test]
+fn a_tied_quantised_table_is_found_through_reshape_and_slice() {
+    let name = "codes".into();
+    let raw_data = Some(vec![0x42_u8; 8 * 2 * 8].into());
+    let codes =
+        TensorProto { name, data_type: 2, dims: vec![8, 2, 8], raw_data, ..TensorProto::default() };
+    let mut gather =
+        node("GatherBlockQuantized", "com.microsoft", &["table", "ids", "scales"], &["y"]);
+    gather.attribute = vec![int("block_size", 16)];
+    let nodes = vec![
+        node("Reshape", "", &["codes", "rows"], &["padded"]),
+        node("Slice", "", &["padded", "zero", "columns", "one"], &["table"]),
+        gather,
+    ];
+    let tensors = vec![
+        codes,
+        ints("rows", &[2], &[8, 16]),
+        ints("zero", &[1], &[0]),
+        ints("columns", &[1], &[12]),
+        ints("one", &[1], &[1]),
+        floats("scales", &[8, 2]),
+    ];
+    let graph = import_nodes(22, nodes, vec![value("ids", INT64, &["3"])], tensors).unwrap();
+    assert_eq!(types(&graph), ["f32[3, 24]"]);
+}
+
+#[test]
+fn a_condition_on_the_length_chooses_between_tables() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tiny = tiny();
+    let branch = |suffix: &str| {
+        let table = |name: &str| floats(&format!("{name}_{suffix}"), &[16, 8]);
+        let out = |name: &str| value(&format!("{name}_{suffix}"), FLOAT, &["16", "8"]);
+        GraphProto {
+            name: suffix.into(),
+            initializer: vec![table("cos"), table("sin")],
+            output: vec![out("cos"), out("sin")],
+            ..GraphProto::default()
+        }
+    };
+    let mut choice = node("If", "", &["is_long"], &["cos", "sin"]);
+    choice.attribute =
+        vec![graph("then_branch", branch("long")), graph("else_branch", branch("short"))];
+    let graph = tiny.graph();
+    graph.initializer.retain(|tensor| tensor.name != "cos" && tensor.name != "sin");
+    graph.initializer.push(ints("limit", &[], &[12]));
+    graph.node.insert(6, node("Greater", "", &["total_long", "limit"], &["is_long"]));
+    graph.node.insert(7, choice);
+    tiny.write(directory.path());
+    let imported = weir_frontend::import(directory.path(), &Default::default()).unwrap();
+    let limits: Vec<u32> = imported
+        .graph
+        .main
+        .live()
+        .filter_map(|(_, node)| match &node.op {
+            weir_ir::Op::ByLength(op) => Some(op.limit),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(limits, [12, 12]);
+}
