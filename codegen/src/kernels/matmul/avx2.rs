@@ -12,12 +12,12 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assembled::{
-    COUNT, INPUT, Plan, TILE_BIAS, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
-    Version, WEIGHTS, assemble,
+    COUNT, INPUT, PREFETCH, Plan, TILE_BIAS, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
+    TileShape, Version, WEIGHTS, assemble,
 };
 use super::{Activation, Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
-use crate::pack::{GROUP, ScaleType, ZeroPoint};
+use crate::pack::{Blocks, GROUP, ScaleType, ZeroPoint};
 
 const YMM: [AsmRegisterYmm; 16] = [
     ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
@@ -94,7 +94,7 @@ impl Version for Avx2<'_> {
             self.float_sums(code, shape, &places)?;
             return self.store(code, shape, &places);
         }
-        let halves_at_once = if shape.rows == 1 { 2 } else { 1 };
+        let halves_at_once = if shape.rows <= 2 { 2 } else { 1 };
         for first in (0..2).step_by(halves_at_once) {
             let places = places(shape, first..first + halves_at_once);
             self.int4_sums(code, &places)?;
@@ -154,6 +154,10 @@ impl Avx2<'_> {
         // One row multiplies straight from memory; several share the loaded weights.
         let weights = if shape.rows == 1 { &[][..] } else { &YMM[places.len() + 1..][..per_row] };
         let step = |code: &mut CodeAssembler, k: usize| -> Result<(), IcedError> {
+            for place in places[..per_row].iter().filter(|place| place.half == 0) {
+                let ahead = self.weight_offset(*place, k) + PREFETCH;
+                code.prefetcht0(byte_ptr(WEIGHTS + ahead))?;
+            }
             for (weight, place) in weights.iter().zip(places) {
                 code.vmovups(*weight, ymmword_ptr(WEIGHTS + self.weight_offset(*place, k)))?;
             }
@@ -223,6 +227,9 @@ impl Avx2<'_> {
                     for (half_index, half) in halves.iter().enumerate() {
                         let row = part * units.len() + unit;
                         let at = layout.codes_offset() + self.weight_offset(*half, row);
+                        if half.half == 0 {
+                            code.prefetcht0(byte_ptr(WEIGHTS + at + PREFETCH))?;
+                        }
                         code.vmovdqu(*low, ymmword_ptr(WEIGHTS + at))?;
                         code.vpsrld(*high, *low, 4)?;
                         code.vpand(*low, *low, NIBBLES)?;
@@ -256,39 +263,52 @@ impl Avx2<'_> {
                     }
                 }
             }
-            for (index, place) in places.iter().enumerate() {
-                let from = place.row * self.spec.input_row_bytes() + record + block;
-                let whole = *wides.get(index).unwrap_or(&pairs[index]);
-                // The nibbles' registers are free between blocks.
-                let (scale, zero) = (*low, *high);
-                let at = place.half * HALF * blocks.zero.bytes() + layout.zeros_offset();
-                match blocks.zero {
-                    ZeroPoint::Implied => {
-                        code.vmovups(zero, ymmword_ptr(*self.zero_point.borrow()))?;
-                    }
-                    ZeroPoint::Float => code.vmovups(zero, ymmword_ptr(WEIGHTS + at))?,
-                    ZeroPoint::Code => {
-                        code.vpmovzxbd(zero, qword_ptr(WEIGHTS + at))?;
-                        code.vcvtdq2ps(zero, zero)?;
-                    }
+            // The nibbles' registers are free between blocks.
+            let (scale, zero) = (*low, *high);
+            for (half_index, half) in halves.iter().enumerate() {
+                self.block_parameters(code, blocks, half.half, scale, zero)?;
+                let same_half = places.iter().enumerate().skip(half_index).step_by(halves.len());
+                for (index, place) in same_half {
+                    let from = place.row * self.spec.input_row_bytes() + record + block;
+                    let whole = *wides.get(index).unwrap_or(&pairs[index]);
+                    code.vcvtdq2ps(whole, whole)?;
+                    code.vbroadcastss(*activation, dword_ptr(INPUT + from + 4))?;
+                    code.vfnmadd231ps(whole, zero, *activation)?;
+                    code.vbroadcastss(*activation, dword_ptr(INPUT + from))?;
+                    code.vmulps(*activation, *activation, scale)?;
+                    code.vfmadd231ps(sums[index], whole, *activation)?;
                 }
-                code.vcvtdq2ps(whole, whole)?;
-                code.vbroadcastss(*activation, dword_ptr(INPUT + from + 4))?;
-                code.vfnmadd231ps(whole, zero, *activation)?;
-                let at = place.half * HALF * blocks.scale.bytes();
-                match blocks.scale {
-                    ScaleType::F32 => code.vmovups(scale, ymmword_ptr(WEIGHTS + at))?,
-                    ScaleType::F16 => code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?,
-                }
-                code.vbroadcastss(*activation, dword_ptr(INPUT + from))?;
-                code.vmulps(scale, scale, *activation)?;
-                code.vfmadd231ps(sums[index], whole, scale)?;
             }
         }
         code.add(INPUT, (parts * (block + 8)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
+    }
+
+    /// Loads scales and zero points of the current block for one half of the group.
+    fn block_parameters(
+        &self,
+        code: &mut CodeAssembler,
+        blocks: Blocks,
+        half: usize,
+        scale: AsmRegisterYmm,
+        zero: AsmRegisterYmm,
+    ) -> Result<(), IcedError> {
+        let at = half * HALF * blocks.scale.bytes();
+        match blocks.scale {
+            ScaleType::F32 => code.vmovups(scale, ymmword_ptr(WEIGHTS + at))?,
+            ScaleType::F16 => code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?,
+        }
+        let at = self.spec.layout.zeros_offset() + half * HALF * blocks.zero.bytes();
+        match blocks.zero {
+            ZeroPoint::Implied => code.vmovups(zero, ymmword_ptr(*self.zero_point.borrow())),
+            ZeroPoint::Float => code.vmovups(zero, ymmword_ptr(WEIGHTS + at)),
+            ZeroPoint::Code => {
+                code.vpmovzxbd(zero, qword_ptr(WEIGHTS + at))?;
+                code.vcvtdq2ps(zero, zero)
+            }
+        }
     }
 
     fn store(

@@ -8,8 +8,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assembled::{
-    COUNT, INPUT, Plan, TILE_BIAS, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
-    Version, WEIGHTS, assemble,
+    COUNT, INPUT, PREFETCH, Plan, TILE_BIAS, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
+    TileShape, Version, WEIGHTS, assemble,
 };
 use super::{Activation, Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -43,7 +43,8 @@ impl Version for Avx512<'_> {
     fn plans(&self) -> Vec<Plan> {
         if self.spec.compute == Compute::Int8 {
             vec![
-                Plan { from_rows: 4, rows: &[8, 4, 2, 1], groups: &[1] },
+                Plan { from_rows: 8, rows: &[8, 4, 2, 1], groups: &[1] },
+                Plan { from_rows: 3, rows: &[4, 2, 1], groups: &[2, 1] },
                 Plan { from_rows: 1, rows: &[2, 1], groups: &[4, 1] },
             ]
         } else {
@@ -96,6 +97,7 @@ impl Avx512<'_> {
         let step = |code: &mut CodeAssembler, k: usize| -> Result<(), IcedError> {
             for (group, weight) in weights.iter().enumerate() {
                 let at = group * self.spec.layout.group_bytes() + k * GROUP * 4;
+                code.prefetcht0(byte_ptr(WEIGHTS + at + PREFETCH))?;
                 code.vmovups(*weight, zmmword_ptr(WEIGHTS + at))?;
             }
             for row in 0..shape.rows {
@@ -183,6 +185,7 @@ impl Avx512<'_> {
                     let at = group * layout.group_bytes()
                         + layout.codes_offset()
                         + (part * units + unit) * GROUP * 4;
+                    code.prefetcht0(byte_ptr(WEIGHTS + at + PREFETCH))?;
                     code.vmovdqu32(*low, zmmword_ptr(WEIGHTS + at))?;
                     code.vpsrld(*high, *low, 4)?;
                     code.vpandd(*low, *low, NIBBLES)?;
