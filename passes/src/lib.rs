@@ -47,4 +47,7 @@
 
 #![warn(missing_docs)]
 
+pub mod error;
 pub mod kv;
+pub mod normalise;
+pub mod recognise;

@@ -66,14 +66,16 @@ fn state(body: &Body) -> Result<State, TypeError> {
     let (Some((attention, node)), None) = (attentions.next(), attentions.next()) else {
         return Err(error("a layer kind needs exactly one causal attention"));
     };
-    let (past, present) = ([node.operands[3], node.operands[4]], [node.results[1], node.results[2]]);
+    let (past, present) =
+        ([node.operands[3], node.operands[4]], [node.results[1], node.results[2]]);
     let is_param = |value: &Value| body.params.iter().any(|param| param.value == *value);
     if !past.iter().all(is_param) {
         return Err(error("past rows are not parameters of the layer kind"));
     }
     let [heads, _, key_width] = sizes(body, past[0]);
     let [_, _, value_width] = sizes(body, past[1]);
-    let (Some(kv_heads), Some(key_width), Some(value_width)) = (heads, key_width, value_width) else {
+    let (Some(kv_heads), Some(key_width), Some(value_width)) = (heads, key_width, value_width)
+    else {
         return Err(error("heads and widths of the past rows are not numbers"));
     };
     let window = attention.window;

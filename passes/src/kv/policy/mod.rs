@@ -203,7 +203,9 @@ fn number(option: &'static str, value: &str, least: u32) -> Result<u32, KvError>
 fn odd(value: &str) -> Result<u32, KvError> {
     match value.parse::<u32>() {
         Ok(number) if number % 2 == 1 => Ok(number),
-        _ => Err(KvError::Value { option: "pool", wanted: "an odd number", value: value.to_owned() }),
+        _ => {
+            Err(KvError::Value { option: "pool", wanted: "an odd number", value: value.to_owned() })
+        }
     }
 }
 
