@@ -82,6 +82,24 @@ pub struct Blocks {
     pub zero: ZeroPoint,
 }
 
+impl Blocks {
+    /// Most elements of a block.
+    pub const LARGEST: usize = 256;
+
+    /// Size of packed blocks for a weight whose source has blocks of `source` elements: the largest
+    /// that divides it, so that packed blocks repeat the scale of the source block they lie in. A
+    /// source block that holds the whole reduction may be cut anywhere. Nothing if `source` is not
+    /// a multiple of 16.
+    pub fn size_for(source: usize, reduction: usize) -> Option<usize> {
+        if source >= reduction {
+            // Larger blocks would only lengthen the padding of the last one.
+            return Some(reduction.next_multiple_of(16).clamp(16, 128));
+        }
+        let divides = |size: &usize| source > 0 && source.is_multiple_of(*size);
+        (1..=Self::LARGEST / 16).rev().map(|sixteens| sixteens * 16).find(divides)
+    }
+}
+
 /// Storage of a weight's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightFormat {

@@ -112,3 +112,20 @@ fn names_tell_formats_apart() {
     let blocks = Blocks { block: 32, scale: ScaleType::F16, zero: ZeroPoint::Code };
     assert_eq!(WeightFormat::Int4(blocks).name(), "int4b32f16z");
 }
+
+#[test]
+fn packed_blocks_divide_those_of_the_source() {
+    for (source, reduction, size) in [
+        (32, 4096, Some(32)),
+        (256, 4096, Some(256)),
+        (512, 4096, Some(256)),
+        (96, 200, Some(96)),
+        (272, 4096, Some(16)),
+        (4096, 4096, Some(128)),
+        (64, 40, Some(48)),
+        (40, 4096, None),
+        (0, 4096, None),
+    ] {
+        assert_eq!(Blocks::size_for(source, reduction), size, "{source} of {reduction}");
+    }
+}

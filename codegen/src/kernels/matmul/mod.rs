@@ -49,7 +49,7 @@ pub use row::emit_unpack_row;
 use weir_abi::IsaLevel;
 
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, Signature, signature};
-use crate::pack::{GROUP, PackedLayout, WeightFormat};
+use crate::pack::{Blocks, GROUP, PackedLayout, WeightFormat};
 
 /// Arithmetic of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,7 +114,9 @@ impl MatmulSpec {
             return Err("a row of more than 128 MB");
         }
         match self.layout.format.blocks() {
-            Some(blocks) if blocks.block % 16 != 0 || !(16..=256).contains(&blocks.block) => {
+            Some(blocks)
+                if blocks.block % 16 != 0 || !(16..=Blocks::LARGEST).contains(&blocks.block) =>
+            {
                 Err("a block that is not a multiple of 16 from 16 to 256")
             }
             None if self.compute == Compute::Int8 => Err("int8 arithmetic with float weights"),
