@@ -23,6 +23,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use memmap2::{Mmap, MmapOptions};
 use weir_abi::{
     CacheLayout, END_MARK, IsaLevel, KindCode, KindEntry, LayerEntry, LevelEntry, ModelHeader,
     ModelSlot, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead, SLOT_EMPTY, SLOT_FILLED,
@@ -190,18 +191,9 @@ impl CompiledModel {
         Self::from_regions(regions, place)
     }
 
-    /// A model in memory that the just-in-time compiler has filled. `tables` is copied.
-    ///
-    /// # Safety
-    ///
-    /// `code` is readable and executable, `weights` readable and aligned to a page, and both stay
-    /// unchanged as long as `owner` lives. The code is what the compiler emitted for these tables.
-    pub unsafe fn from_parts(
-        code: &[u8],
-        tables: &[u8],
-        weights: &[u8],
-        owner: Box<dyn Any + Send + Sync>,
-    ) -> Result<CompiledModel, ModelError> {
+    /// A model in memory that the just-in-time compiler has filled: code mapped read-execute,
+    /// weights read-only, both of nobody else.
+    pub fn from_parts(code: Mmap, tables: Vec<u8>, weights: Mmap) -> Result<Self, ModelError> {
         // Whole words, so that the copy is aligned as tables in a file are.
         let words: Box<[u64]> = tables
             .chunks(8)
@@ -215,7 +207,7 @@ impl CompiledModel {
             code: (code.as_ptr(), code.len()),
             tables: (words.as_ptr().cast(), tables.len()),
             weights: (weights.as_ptr(), weights.len()),
-            _owner: Box::new((words, owner)),
+            _owner: Box::new((words, code, weights)),
         };
         let place = "the model in memory";
         Self::from_regions(regions, place).map_err(|fault| fault.at(place))
@@ -455,10 +447,10 @@ enum Access {
     Execute,
 }
 
-fn map(file: &File, range: elf::FileRange, access: Access) -> Result<memmap2::Mmap, ModelFault> {
+fn map(file: &File, range: elf::FileRange, access: Access) -> Result<Mmap, ModelFault> {
     let bytes = usize::try_from(range.bytes)
         .map_err(|_| error::malformed("a region is larger than the address space"))?;
-    let mut options = memmap2::MmapOptions::new();
+    let mut options = MmapOptions::new();
     options.offset(range.offset).len(bytes);
     // SAFETY: `open` documents that the file must not change while the model is in use. The range
     // lies inside the file.

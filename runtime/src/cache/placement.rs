@@ -1,0 +1,185 @@
+//! Where rows of a sequence lie in a slot, and which of them a query reads.
+//!
+//! The ring arithmetic of the bounded cache ("ring arithmetic" of the method's document) with
+//! D = 0, as pure functions of (layout, prompt length, position). Rows below S hold the first
+//! positions, rows S .. S+V the selected ones, and the ring the rest:
+//!
+//! ```text
+//!           V                      B      a      Re
+//! fixed     clamp(L−S−R, 0, K)     S+K    S      R
+//! elastic   clamp(L−S−R, 0, K)     S+V    S+V    C−B
+//! ```
+//!
+//! While a prompt with L ≤ C is being written, "selected" are simply its positions S .. S+V.
+//! Ranges come in ascending row order and adjacent ones are merged, so that they depend on the
+//! position and nothing else, and an elastic cache that has dropped nothing reads exactly the one
+//! range that a full cache reads.
+
+#[cfg(test)]
+mod tests;
+
+use weir_abi::{CacheLayout, CachePolicy, CacheRange, MAX_RANGES, RowSpans};
+
+/// The numbers of one sequence in one layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// L: rows of the prompt.
+    pub prompt: u32,
+    /// S.
+    pub sinks: u32,
+    /// V: valid selected rows.
+    pub selected: u32,
+    /// B: first ring row.
+    pub ring_base: u32,
+    /// a: position at which the ring begins.
+    pub ring_anchor: u32,
+    /// Re: ring rows.
+    pub ring_rows: u32,
+    /// First position that the ring ever holds: max(a, L−R).
+    ring_first: u32,
+    /// Positions that attention itself looks back, the query's own included; 0 for all.
+    window: u32,
+}
+
+/// How many rows of a sequence a layout still holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptRows {
+    /// Rows that a decode step reads.
+    pub kept: u32,
+    /// Rows that were overwritten or not selected.
+    pub dropped: u32,
+}
+
+impl Placement {
+    /// The placement of a sequence whose prompt has `prompt` rows.
+    pub fn new(layout: &CacheLayout, prompt: u32) -> Placement {
+        let ring = |ring_base, ring_anchor, ring_rows| Placement {
+            prompt,
+            sinks: 0,
+            selected: 0,
+            ring_base,
+            ring_anchor,
+            ring_rows,
+            ring_first: 0,
+            window: layout.window,
+        };
+        match CachePolicy::from_number(layout.policy) {
+            // One ring over all rows: a full cache never wraps, a window's ring does.
+            None | Some(CachePolicy::Full | CachePolicy::Window) => ring(0, 0, layout.rows),
+            Some(CachePolicy::Stream | CachePolicy::Snapstream) => {
+                let CacheLayout { sinks, selected, recent, rows, .. } = *layout;
+                let valid = prompt.saturating_sub(sinks + recent).min(selected);
+                let (ring_base, ring_anchor, ring_rows) = if layout.elastic != 0 {
+                    (sinks + valid, sinks + valid, rows - sinks - valid)
+                } else {
+                    (sinks + selected, sinks, recent)
+                };
+                Placement {
+                    sinks,
+                    selected: valid,
+                    ring_first: ring_anchor.max(prompt.saturating_sub(recent)),
+                    ..ring(ring_base, ring_anchor, ring_rows)
+                }
+            }
+        }
+    }
+
+    /// Row of position `p`. For a position between the sinks and the end of the prompt that the
+    /// ring does not take, the row of a selected position of a prompt that fits (L ≤ C).
+    pub fn row(&self, p: u32) -> u32 {
+        if p < self.sinks || (p < self.sinks + self.selected && p < self.ring_first) {
+            p
+        } else {
+            self.ring_base + (p - self.ring_anchor) % self.ring_rows
+        }
+    }
+
+    /// Position held in ring row `ring_base + i` when `n` rows have been produced.
+    pub fn held(&self, i: u32, n: u32) -> Option<u32> {
+        let first = self.ring_anchor + i;
+        if n <= first {
+            return None;
+        }
+        let position = first + (n - 1 - first) / self.ring_rows * self.ring_rows;
+        (position >= self.ring_first).then_some(position)
+    }
+
+    /// What the row at position `p` writes and reads, in slot `slot`.
+    ///
+    /// Positions before `p` have been written, later ones of the prompt perhaps as well: they are
+    /// not read.
+    pub fn spans(&self, slot: u32, p: u32) -> RowSpans {
+        let mut ranges = Ranges::new(slot);
+        let end = p + 1;
+        ranges.push(0, self.sinks.min(end));
+        // Of a prompt that fits, the selected rows are its own positions; later all are there.
+        let selected = if p < self.prompt {
+            end.saturating_sub(self.sinks).min(self.selected)
+        } else {
+            self.selected
+        };
+        ranges.push(self.sinks, selected);
+        self.push_ring(&mut ranges, p);
+        RowSpans {
+            write_slot: slot,
+            write_row: self.row(p),
+            range_count: ranges.count as u32,
+            ranges: ranges.ranges,
+        }
+    }
+
+    fn push_ring(&self, ranges: &mut Ranges, p: u32) {
+        let end = p + 1;
+        let mut first = self.ring_first.max(end.saturating_sub(self.ring_rows));
+        if self.window != 0 {
+            first = first.max(end.saturating_sub(self.window));
+        }
+        let rows = end.saturating_sub(first);
+        if rows == 0 {
+            return;
+        }
+        let offset = (first - self.ring_anchor) % self.ring_rows;
+        let before_wrap = rows.min(self.ring_rows - offset);
+        ranges.push(self.ring_base, rows - before_wrap);
+        ranges.push(self.ring_base + offset, before_wrap);
+    }
+
+    /// Rows kept and dropped when `n` rows have been produced. Rows outside a window are not
+    /// counted as dropped: attention would not read them anyway.
+    pub fn kept(&self, n: u32) -> KeptRows {
+        if n == 0 {
+            return KeptRows::default();
+        }
+        let spans = self.spans(0, n - 1);
+        let kept = spans.ranges[..spans.range_count as usize].iter().map(|range| range.rows).sum();
+        let readable = if self.window == 0 { n } else { n.min(self.window) };
+        KeptRows { kept, dropped: readable.saturating_sub(kept) }
+    }
+}
+
+/// Ranges being collected in ascending row order.
+struct Ranges {
+    slot: u32,
+    count: usize,
+    ranges: [CacheRange; MAX_RANGES],
+}
+
+impl Ranges {
+    fn new(slot: u32) -> Ranges {
+        Ranges { slot, count: 0, ranges: [CacheRange::default(); MAX_RANGES] }
+    }
+
+    fn push(&mut self, first: u32, rows: u32) {
+        if rows == 0 {
+            return;
+        }
+        if let Some(last) = self.count.checked_sub(1).map(|last| &mut self.ranges[last])
+            && last.first + last.rows == first
+        {
+            last.rows += rows;
+            return;
+        }
+        self.ranges[self.count] = CacheRange { slot: self.slot, first, rows };
+        self.count += 1;
+    }
+}

@@ -1,0 +1,168 @@
+//! Placement against a sequential simulation of the cache, exhaustively over small layouts.
+
+use std::collections::BTreeSet;
+
+use weir_abi::{CacheLayout, CachePolicy};
+
+use super::Placement;
+
+fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout {
+    CacheLayout {
+        policy: CachePolicy::Snapstream as u32,
+        elastic: elastic.into(),
+        sinks,
+        selected,
+        recent,
+        rows: sinks + selected + recent,
+        window: 0,
+        observed: 1,
+        pool: 1,
+        reserved: 0,
+    }
+}
+
+fn read_rows(placement: &Placement, p: u32) -> Vec<u32> {
+    let spans = placement.spans(3, p);
+    assert_eq!(spans.write_slot, 3);
+    spans.ranges[..spans.range_count as usize]
+        .iter()
+        .flat_map(|range| {
+            assert_eq!(range.slot, 3);
+            range.first..range.first + range.rows
+        })
+        .collect()
+}
+
+/// Plane rows with the position that each holds.
+struct Simulation {
+    rows: Vec<Option<u32>>,
+}
+
+impl Simulation {
+    fn positions_read(&self, placement: &Placement, p: u32) -> BTreeSet<u32> {
+        let rows = read_rows(placement, p);
+        assert!(rows.is_sorted(), "ranges are in row order");
+        let positions: Vec<_> =
+            rows.iter().map(|row| self.rows[*row as usize].expect("row was written")).collect();
+        let set: BTreeSet<u32> = positions.iter().copied().collect();
+        assert_eq!(set.len(), positions.len(), "no position twice");
+        set
+    }
+}
+
+fn check(layout: &CacheLayout, prompt: u32) {
+    let CacheLayout { sinks, selected: capacity, recent, rows, .. } = *layout;
+    let placement = Placement::new(layout, prompt);
+    let mut simulation = Simulation { rows: vec![None; rows as usize] };
+    let kept_at_end: BTreeSet<u32>;
+    if prompt <= rows {
+        // Written row by row; every row reads all before it.
+        for p in 0..prompt {
+            let row = placement.row(p) as usize;
+            assert_eq!(simulation.rows[row], None, "nothing of a fitting prompt is overwritten");
+            simulation.rows[row] = Some(p);
+            assert_eq!(simulation.positions_read(&placement, p), (0..=p).collect());
+        }
+        // The same with the whole prompt written before anything is read.
+        for p in 0..prompt {
+            assert_eq!(simulation.positions_read(&placement, p), (0..=p).collect());
+        }
+        kept_at_end = (0..prompt).collect();
+    } else {
+        // Compaction: sinks, some selected positions (here the first), the last R.
+        for p in 0..sinks {
+            simulation.rows[p as usize] = Some(p);
+        }
+        for i in 0..capacity {
+            simulation.rows[(sinks + i) as usize] = Some(sinks + i);
+        }
+        for p in prompt - recent..prompt {
+            simulation.rows[placement.row(p) as usize] = Some(p);
+        }
+        kept_at_end = (0..sinks + capacity).chain(prompt - recent..prompt).collect();
+        assert_eq!(placement.selected, capacity);
+    }
+    let fixed: BTreeSet<u32> =
+        kept_at_end.iter().copied().filter(|p| *p < sinks + placement.selected).collect();
+    let mut ring: Vec<u32> = kept_at_end.into_iter().filter(|p| !fixed.contains(p)).collect();
+    let mut sink_fill = fixed;
+    for p in prompt..prompt + 3 * placement.ring_rows {
+        simulation.rows[placement.row(p) as usize] = Some(p);
+        if p < sinks {
+            sink_fill.insert(p);
+        } else {
+            ring.push(p);
+            if ring.len() > placement.ring_rows as usize {
+                ring.remove(0);
+            }
+        }
+        let expected: BTreeSet<u32> = sink_fill.iter().chain(&ring).copied().collect();
+        let place = || format!("{layout:?} L={prompt} p={p}");
+        assert_eq!(simulation.positions_read(&placement, p), expected, "{}", place());
+        for i in 0..placement.ring_rows {
+            let row = placement.ring_base + i;
+            let held = placement.held(i, p + 1);
+            let simulated = simulation.rows[row as usize].filter(|held| ring.contains(held));
+            assert_eq!(held, simulated, "{} row {row}", place());
+        }
+        let kept = placement.kept(p + 1);
+        assert_eq!(kept.kept as usize, expected.len());
+        assert_eq!(kept.kept + kept.dropped, p + 1);
+    }
+}
+
+#[test]
+fn rows_agree_with_a_sequential_simulation() {
+    for elastic in [true, false] {
+        for sinks in 0..=4 {
+            for recent in 1..=8 {
+                for selected in [0, 1, 3] {
+                    for prompt in 1..60 {
+                        check(&layout(elastic, sinks, selected, recent), prompt);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_elastic_cache_that_drops_nothing_reads_what_a_full_one_reads() {
+    let elastic = layout(true, 4, 10, 8);
+    let full = CacheLayout { policy: CachePolicy::Full as u32, ..elastic };
+    for prompt in 1..=22 {
+        for p in 0..22 {
+            assert_eq!(
+                Placement::new(&elastic, prompt).spans(0, p),
+                Placement::new(&full, prompt).spans(0, p),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_window_ring_holds_the_window_and_one_step() {
+    for window in 1..7 {
+        for step in 1..5 {
+            let layout = CacheLayout {
+                policy: CachePolicy::Window as u32,
+                rows: window + step,
+                window,
+                ..layout(false, 0, 0, 0)
+            };
+            let placement = Placement::new(&layout, 40);
+            let mut simulation = Simulation { rows: vec![None; layout.rows as usize] };
+            for start in (0..40).step_by(step as usize) {
+                // A whole step is written before any of its rows reads.
+                for p in start..start + step {
+                    simulation.rows[placement.row(p) as usize] = Some(p);
+                }
+                for p in start..start + step {
+                    let expected = (p + 1).saturating_sub(window)..=p;
+                    assert_eq!(simulation.positions_read(&placement, p), expected.collect());
+                    assert!(placement.spans(0, p).range_count <= 2);
+                }
+            }
+        }
+    }
+}

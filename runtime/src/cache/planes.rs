@@ -1,0 +1,133 @@
+//! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
+//!
+//! Plane layout per layer: `[slot][key/value head][row]`. A page that no row was ever written to
+//! costs address space only, but the memory ceiling counts all of it. Planes begin at multiples of
+//! 64 bytes; so do heads, when a row's bytes allow it.
+
+use std::ops::Range;
+
+use memmap2::MmapMut;
+use weir_abi::{CacheLayout, KindEntry};
+
+use crate::RuntimeError;
+use crate::team::{LayerPlanes, PlaneStrides};
+
+/// Alignment of planes in bytes: a cache line and the widest vector.
+const ALIGN: u64 = 64;
+
+/// What the cache must know of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerShape {
+    /// Heads and row sizes.
+    pub kind: KindEntry,
+    /// Rows.
+    pub layout: CacheLayout,
+}
+
+struct LayerBlock {
+    keys: Range<usize>,
+    values: Range<usize>,
+    strides: PlaneStrides,
+    /// Selected positions of all slots, `[slot][kv_head][K]`.
+    positions: Range<usize>,
+    positions_slot: usize,
+}
+
+/// Key and value rows of all layers and slots.
+pub struct SlotCache {
+    bytes: MmapMut,
+    positions: Vec<u32>,
+    layers: Vec<LayerBlock>,
+}
+
+/// Distances in planes of `rows` rows.
+pub(crate) fn strides(kind: &KindEntry, rows: u64) -> Option<PlaneStrides> {
+    let heads = u64::from(kind.kv_heads);
+    let key_head = rows.checked_mul(kind.key_row_bytes.into())?.checked_next_multiple_of(ALIGN)?;
+    let value_head =
+        rows.checked_mul(kind.value_row_bytes.into())?.checked_next_multiple_of(ALIGN)?;
+    Some(PlaneStrides {
+        key_slot: key_head.checked_mul(heads)?,
+        key_head,
+        value_slot: value_head.checked_mul(heads)?,
+        value_head,
+    })
+}
+
+/// Bytes of one layer's planes and selected positions for one slot.
+fn slot_bytes(shape: &LayerShape) -> Option<u64> {
+    let strides = strides(&shape.kind, shape.layout.rows.into())?;
+    let positions =
+        u64::from(shape.kind.kv_heads).checked_mul(shape.layout.selected.into())?.checked_mul(4)?;
+    strides.key_slot.checked_add(strides.value_slot)?.checked_add(positions)
+}
+
+impl SlotCache {
+    /// Bytes that a cache of these layers and `slots` slots takes; `None` if they do not fit into
+    /// 64 bits.
+    pub fn bytes(layers: &[LayerShape], slots: u32) -> Option<u64> {
+        layers.iter().try_fold(0_u64, |sum, shape| {
+            sum.checked_add(slot_bytes(shape)?.checked_mul(slots.into())?)
+        })
+    }
+
+    /// Maps the cache.
+    pub fn new(layers: &[LayerShape], slots: u32) -> Result<SlotCache, RuntimeError> {
+        let too_large =
+            || RuntimeError::Tables("the cache is larger than the address space".into());
+        let total = Self::bytes(layers, slots)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or_else(too_large)?;
+        let (mut next, mut next_position) = (0_usize, 0_usize);
+        let mut blocks = Vec::with_capacity(layers.len());
+        for shape in layers {
+            let strides = strides(&shape.kind, shape.layout.rows.into()).ok_or_else(too_large)?;
+            let mut plane = |slot_bytes: u64| {
+                let start = next;
+                next += (slot_bytes * u64::from(slots)) as usize;
+                start..next
+            };
+            let (keys, values) = (plane(strides.key_slot), plane(strides.value_slot));
+            let positions_slot = (shape.kind.kv_heads * shape.layout.selected) as usize;
+            let first = next_position;
+            next_position += positions_slot * slots as usize;
+            blocks.push(LayerBlock {
+                keys,
+                values,
+                strides,
+                positions: first..next_position,
+                positions_slot,
+            });
+        }
+        let bytes = MmapMut::map_anon(total.max(1)).map_err(|error| {
+            RuntimeError::Machine(format!("cannot map {total} bytes for the cache: {error}"))
+        })?;
+        Ok(SlotCache { bytes, positions: vec![0; next_position], layers: blocks })
+    }
+
+    /// Planes of a layer.
+    pub fn planes(&mut self, layer: usize) -> LayerPlanes<'_> {
+        self.planes_and_positions(layer, 0).0
+    }
+
+    /// Planes of a layer, and the positions of the rows selected in a slot.
+    pub fn planes_and_positions(
+        &mut self,
+        layer: usize,
+        slot: u32,
+    ) -> (LayerPlanes<'_>, &mut [u32]) {
+        let block = &self.layers[layer];
+        // Values lie directly behind keys.
+        let (keys, values) =
+            self.bytes[block.keys.start..block.values.end].split_at_mut(block.keys.len());
+        let first = block.positions.start + slot as usize * block.positions_slot;
+        let positions = &mut self.positions[first..first + block.positions_slot];
+        (LayerPlanes { keys, values, strides: block.strides }, positions)
+    }
+
+    /// Overwrites everything, so that a test sees reads of rows that were never written.
+    #[cfg(test)]
+    pub fn poison(&mut self, byte: u8) {
+        self.bytes.fill(byte);
+    }
+}

@@ -1,0 +1,112 @@
+//! `info`: what the model is, and what it needs.
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::{Value, json};
+use weir_abi::CachePolicy;
+
+use super::options::RuntimeArguments;
+use crate::memory::Mebibytes;
+use crate::{Model, RuntimeError, machine, team};
+
+/// Says what the model is and how much memory it needs.
+#[derive(Clone, Debug, Args)]
+pub struct Info {
+    /// Write one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// How the model would run.
+    #[command(flatten)]
+    pub runtime: RuntimeArguments,
+}
+
+impl Info {
+    /// Runs the command.
+    pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        let mut out = std::io::stdout().lock();
+        let facts = self.collect(model)?;
+        if self.json {
+            writeln!(out, "{facts:#}")?;
+            return Ok(());
+        }
+        let text = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
+        writeln!(out, "{}", text("name"))?;
+        let build = &model.facts().build;
+        writeln!(out, "  built by weir {} from {}", build.weir, build.source)?;
+        writeln!(out, "  compute {}, cache {}", build.compute, build.kv)?;
+        writeln!(
+            out,
+            "  {} layers, vocabulary {}, context {}",
+            facts["layers"], facts["vocabulary"], facts["context"]
+        )?;
+        writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
+        for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
+            writeln!(
+                out,
+                "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window {})",
+                layout["layers"],
+                layout["policy"].as_str().unwrap_or_default(),
+                layout["rows"],
+                layout["sinks"],
+                layout["selected"],
+                layout["recent"],
+                layout["window"],
+            )?;
+        }
+        writeln!(out, "  runs {} on {} threads", text("isa"), facts["threads"])?;
+        let ceiling = model.memory_ceiling(&self.runtime.resolve())?;
+        writeln!(out, "  {ceiling}")?;
+        let per_slot = facts["cache_bytes_per_slot"].as_u64().unwrap_or_default();
+        writeln!(out, "  cache per slot {}", Mebibytes(per_slot))?;
+        Ok(())
+    }
+
+    fn collect(&self, model: &Model) -> Result<Value, RuntimeError> {
+        let options = self.runtime.resolve();
+        let compiled = model.compiled();
+        let header = compiled.header();
+        let ceiling = model.memory_ceiling(&options)?;
+        let slots = options.slots.unwrap_or(header.slots);
+        let levels: Vec<_> = compiled.levels().iter().map(|level| level.level.name()).collect();
+        let layouts: Vec<_> = (0_u32..)
+            .zip(compiled.layouts())
+            .map(|(index, layout)| {
+                json!({
+                    "policy": CachePolicy::from_number(layout.policy).map(CachePolicy::name),
+                    "elastic": layout.elastic != 0,
+                    "layers": compiled.layers().iter().filter(|l| l.layout == index).count(),
+                    "rows": layout.rows,
+                    "sinks": layout.sinks,
+                    "selected": layout.selected,
+                    "recent": layout.recent,
+                    "window": layout.window,
+                    "observed": layout.observed,
+                    "pool": layout.pool,
+                })
+            })
+            .collect();
+        Ok(json!({
+            "name": model.facts().name,
+            "build": model.facts().build,
+            "layers": compiled.layers().len(),
+            "vocabulary": header.vocabulary,
+            "hidden_width": header.hidden_width,
+            "context": header.context,
+            "slots": slots,
+            "max_rows": header.max_rows,
+            "tokenizer": !compiled.tokenizer().is_empty(),
+            "chat_template": !compiled.chat_template().is_empty(),
+            "bos_token_id": model.facts().bos_token_id,
+            "eos_token_ids": model.facts().eos_token_ids,
+            "sampling": model.facts().sampling,
+            "cache_layouts": layouts,
+            "isa": machine::choose_level(compiled, options.isa)?.level.name(),
+            "isa_levels": levels,
+            "threads": options.threads.unwrap_or_else(team::default_threads),
+            "cache_bytes_per_slot": ceiling.cache / u64::from(slots),
+            "memory": ceiling,
+            "memory_ceiling_bytes": ceiling.total(),
+        }))
+    }
+}

@@ -1,0 +1,119 @@
+//! Options that several commands share.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use clap::Args;
+use weir_abi::IsaLevel;
+
+use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
+
+fn parse_isa(text: &str) -> Result<IsaLevel, String> {
+    IsaLevel::ALL
+        .into_iter()
+        .find(|level| level.name() == text)
+        .ok_or_else(|| format!("one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", ")))
+}
+
+/// How the model runs.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RuntimeArguments {
+    /// Compute threads; results do not depend on it [default: one per processor]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Sequences at once [default: what the model was compiled for]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// Instruction set: portable, avx2 or avx512 [default: the best that runs here]
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isa)]
+    pub isa: Option<IsaLevel>,
+}
+
+impl RuntimeArguments {
+    /// The options of the library.
+    pub fn resolve(&self) -> RuntimeOptions {
+        RuntimeOptions { slots: self.slots, threads: self.threads, isa: self.isa }
+    }
+}
+
+/// How tokens are chosen. What is absent comes from the model.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArguments {
+    /// Divisor of the logits, 0 for the most likely token [default: 0, unless the model's
+    /// generation_config.json says do_sample, then its temperature]
+    #[arg(long, value_name = "X")]
+    pub temperature: Option<f32>,
+    /// Sample from the K most likely tokens, 0 for all [default: the model's, or all]
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Sample from the most likely tokens that sum to this probability [default: the model's, or 1]
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Drop tokens under this share of the best one's probability [default: the model's, or 0]
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Divide the logits of tokens in prompt and answer by this [default: the model's, or 1]
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f32>,
+    /// Subtract this from the logits of tokens in the answer
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract this from the logits of tokens in the answer, once per occurrence
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Seed of the draws; the same seed gives the same text [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// End the answer before this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on after the model's end token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Most tokens of an answer [default: what the model's context allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+}
+
+impl SamplingArguments {
+    /// These options over the model's own.
+    pub fn resolve(&self, model: &Model) -> SamplingOptions {
+        let own = model.sampling_defaults();
+        SamplingOptions {
+            temperature: self.temperature.unwrap_or(own.temperature),
+            top_k: self.top_k.unwrap_or(own.top_k),
+            top_p: self.top_p.unwrap_or(own.top_p),
+            min_p: self.min_p.unwrap_or(own.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
+            seed: self.seed.unwrap_or_else(random_seed),
+        }
+    }
+}
+
+/// A number that differs from run to run: the standard library's hash keys are random.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Token ids on the command line: numbers with commas between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenIds(pub Vec<u32>);
+
+impl std::str::FromStr for TokenIds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TokenIds, String> {
+        text.split(',')
+            .map(|id| id.trim().parse().map_err(|_| format!("{id:?} is not a token id")))
+            .collect::<Result<_, _>>()
+            .map(TokenIds)
+    }
+}
+
+/// Prints the memory ceiling where it does not mix with the answer.
+pub fn announce(model: &Model, options: &RuntimeOptions) -> Result<(), RuntimeError> {
+    eprintln!("{}", model.memory_ceiling(options)?);
+    Ok(())
+}

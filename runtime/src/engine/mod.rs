@@ -1,0 +1,359 @@
+//! Serves requests: schedule, run, postprocess, once per step.
+//!
+//! The engine is driven by its caller: [`Engine::submit`] queues, [`Engine::step`] advances every
+//! sequence that holds a slot by one step and reports what happened. What a request gets does not
+//! depend on who else is served. After warm-up a step allocates nothing but pieces of text.
+
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+
+use weir_tokenizer::Tokenizer;
+
+pub use request::{Completion, Event, FinishReason, Request, RequestId, Usage};
+
+use crate::error::{RequestError, RuntimeError};
+use crate::forward::{LongPrompt, StepFault, StepModel, StepRow};
+use crate::sampling::{Sampler, SamplingScratch};
+use crate::scheduler::{PlannedTile, Scheduler, SchedulerLimits, StepPlan};
+use crate::text::TextStream;
+
+struct Sequence {
+    prompt: Vec<u32>,
+    chosen: u32,
+    last: u32,
+    max_tokens: u32,
+    sampler: Sampler,
+    text: Option<TextStream>,
+    stop_tokens: Vec<u32>,
+    rotary_set: u32,
+}
+
+impl Sequence {
+    fn prompt_rows(&self) -> u32 {
+        self.prompt.len() as u32
+    }
+
+    /// Rows in the cache: the last chosen token has none yet.
+    fn rows(&self) -> u32 {
+        self.prompt_rows() + self.chosen.saturating_sub(1)
+    }
+}
+
+/// A model that serves requests.
+pub struct Engine<M> {
+    model: M,
+    tokenizer: Option<Tokenizer>,
+    eos: Vec<u32>,
+    scheduler: Scheduler,
+    sequences: HashMap<u64, Sequence>,
+    next_id: u64,
+    plan: StepPlan,
+    rows: Vec<StepRow>,
+    head_rows: Vec<u32>,
+    sampled: Vec<u64>,
+    logits: Vec<f32>,
+    scratch: SamplingScratch,
+    piece: String,
+    /// Requests that were cancelled since the last step.
+    cancelled: VecDeque<u64>,
+}
+
+impl<M: StepModel> Engine<M> {
+    /// An engine without requests. `eos` are the tokens that end every answer.
+    pub fn new(model: M, tokenizer: Option<Tokenizer>, eos: Vec<u32>) -> Engine<M> {
+        let shape = model.shape();
+        let (slots, rows, vocabulary) =
+            (shape.slots as usize, shape.max_rows as usize, shape.vocabulary as usize);
+        let scheduler = Scheduler::new(SchedulerLimits {
+            slots: shape.slots,
+            rows: shape.max_rows,
+            direct_rows: shape.direct_rows,
+        });
+        Engine {
+            model,
+            tokenizer,
+            eos,
+            scheduler,
+            sequences: HashMap::new(),
+            next_id: 0,
+            plan: StepPlan::default(),
+            rows: Vec::with_capacity(rows),
+            head_rows: Vec::with_capacity(slots),
+            sampled: Vec::with_capacity(slots),
+            logits: vec![0.0; slots * vocabulary],
+            scratch: SamplingScratch::new(vocabulary),
+            piece: String::new(),
+            cancelled: VecDeque::new(),
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The model, for whoever wants logits instead of tokens. Its cache is the engine's: only while
+    /// the engine is idle.
+    pub fn model_mut(&mut self) -> &mut M {
+        &mut self.model
+    }
+
+    /// The tokenizer, if the model has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// Whether no request waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.cancelled.is_empty()
+    }
+
+    /// Checks a request and queues it.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
+        let shape = self.model.shape();
+        let Request { prompt, max_tokens, sampling, choice, stop, stop_tokens, ignore_eos } =
+            request;
+        if prompt.is_empty() {
+            return Err(RequestError::Empty);
+        }
+        let context = shape.context;
+        if prompt.len() > context as usize {
+            return Err(RequestError::TooLong { rows: prompt.len(), context });
+        }
+        let vocabulary = shape.vocabulary;
+        if let Some(index) = prompt.iter().position(|token| *token >= vocabulary) {
+            return Err(RequestError::UnknownToken { index, token: prompt[index], vocabulary });
+        }
+        sampling.check()?;
+        if stop.iter().any(String::is_empty) {
+            return Err(RequestError::EmptyStop);
+        }
+        if !stop.is_empty() && self.tokenizer.is_none() {
+            return Err(RequestError::StopWithoutTokenizer);
+        }
+        let mut ends = stop_tokens;
+        if !ignore_eos {
+            ends.extend_from_slice(&self.eos);
+        }
+        // The last token needs no row, so there is room for one more than rows are left.
+        let room = context - prompt.len() as u32 + 1;
+        let max_tokens = max_tokens.unwrap_or(u32::MAX).clamp(1, room);
+        let sequence = Sequence {
+            rotary_set: shape.rotary_set(prompt.len() as u32 + max_tokens - 1),
+            sampler: Sampler::new(sampling, choice, &prompt, vocabulary as usize),
+            text: self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, stop)),
+            chosen: 0,
+            last: 0,
+            max_tokens,
+            stop_tokens: ends,
+            prompt,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        self.scheduler.submit(id, sequence.prompt_rows());
+        self.sequences.insert(id, sequence);
+        Ok(RequestId(id))
+    }
+
+    /// Ends a request early; the next step reports it. Unknown and finished ones are ignored.
+    pub fn cancel(&mut self, id: RequestId) {
+        if self.sequences.contains_key(&id.0) && !self.cancelled.contains(&id.0) {
+            self.scheduler.remove(id.0);
+            self.cancelled.push_back(id.0);
+        }
+    }
+
+    /// Runs one step and reports what happened to whom. `false` when there is nothing left to do.
+    pub fn step(&mut self, mut report: impl FnMut(RequestId, Event<'_>)) -> bool {
+        while let Some(id) = self.cancelled.pop_front() {
+            self.finish(id, FinishReason::Cancelled, &mut report);
+        }
+        let mut plan = std::mem::take(&mut self.plan);
+        self.scheduler.plan(&mut plan);
+        if !plan.rows.is_empty() {
+            self.run_rows(&plan, &mut report);
+        }
+        if let Some(tile) = plan.tile {
+            self.run_tile(tile, &mut report);
+        }
+        self.plan = plan;
+        !self.is_idle()
+    }
+
+    fn run_rows(&mut self, plan: &StepPlan, report: &mut impl FnMut(RequestId, Event<'_>)) {
+        self.rows.clear();
+        self.head_rows.clear();
+        self.sampled.clear();
+        for planned in &plan.rows {
+            let Some(sequence) = self.sequences.get(&planned.sequence) else { continue };
+            let positions = planned.first..planned.first + planned.rows;
+            self.rows.extend(positions.map(|position| StepRow {
+                token: sequence.prompt.get(position as usize).copied().unwrap_or(sequence.last),
+                position,
+                slot: planned.slot,
+                prompt_rows: sequence.prompt_rows(),
+                rotary_set: sequence.rotary_set,
+            }));
+            if planned.samples {
+                self.head_rows.push(self.rows.len() as u32 - 1);
+                self.sampled.push(planned.sequence);
+            }
+        }
+        let vocabulary = self.model.shape().vocabulary as usize;
+        let logits = &mut self.logits[..self.head_rows.len() * vocabulary];
+        if let Err(fault) = self.model.step(&self.rows, &self.head_rows, logits) {
+            for planned in &plan.rows {
+                self.fail(planned.sequence, fault, report);
+            }
+            return;
+        }
+        for index in 0..self.sampled.len() {
+            self.choose(self.sampled[index], index, report);
+        }
+    }
+
+    fn run_tile(&mut self, tile: PlannedTile, report: &mut impl FnMut(RequestId, Event<'_>)) {
+        let Some(sequence) = self.sequences.get(&tile.sequence) else { return };
+        if tile.starts {
+            self.model.begin_prompt(LongPrompt {
+                tokens: &sequence.prompt,
+                slot: tile.slot,
+                rotary_set: sequence.rotary_set,
+            });
+        }
+        let last_row = sequence.prompt_rows() - 1;
+        let vocabulary = self.model.shape().vocabulary as usize;
+        let outcome = self.model.advance_prompt().and_then(|done| {
+            if done {
+                self.model.prompt_logits(last_row, &mut self.logits[..vocabulary])?;
+            }
+            Ok(done)
+        });
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => {
+                self.scheduler.finish_long_prompt(tile.sequence);
+                self.choose(tile.sequence, 0, report);
+            }
+            Err(fault) => self.fail(tile.sequence, fault, report),
+        }
+    }
+
+    /// Chooses a sequence's next token from row `row` of the logits.
+    fn choose(&mut self, id: u64, row: usize, report: &mut impl FnMut(RequestId, Event<'_>)) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let vocabulary = self.model.shape().vocabulary as usize;
+        let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
+        let position = sequence.prompt_rows() + sequence.chosen;
+        let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
+            self.fail(id, StepFault::LogitsNotFinite, report);
+            return;
+        };
+        sequence.last = token;
+        sequence.chosen += 1;
+        self.piece.clear();
+        let ends = sequence.stop_tokens.contains(&token);
+        let stopped =
+            !ends && (sequence.text.as_mut()).is_some_and(|text| text.push(token, &mut self.piece));
+        report(RequestId(id), Event::Token { token, text: &self.piece });
+        if ends {
+            self.finish(id, FinishReason::Stop, report);
+        } else if stopped {
+            // What the decoder still holds comes after the stop string.
+            sequence.text = None;
+            self.finish(id, FinishReason::Stop, report);
+        } else if sequence.chosen == sequence.max_tokens {
+            self.finish(id, FinishReason::Length, report);
+        }
+    }
+
+    fn finish(
+        &mut self,
+        id: u64,
+        mut reason: FinishReason,
+        report: &mut impl FnMut(RequestId, Event<'_>),
+    ) {
+        self.scheduler.remove(id);
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        self.piece.clear();
+        if let Some(text) = &mut sequence.text
+            && text.finish(&mut self.piece)
+        {
+            reason = FinishReason::Stop;
+        }
+        let rows = if sequence.chosen == 0 { 0 } else { sequence.rows() };
+        let kept = self.model.kept(sequence.prompt_rows(), rows);
+        let usage = Usage {
+            prompt_tokens: sequence.prompt_rows(),
+            completion_tokens: sequence.chosen,
+            kv_rows_kept: kept.kept,
+            kv_rows_dropped: kept.dropped,
+        };
+        report(RequestId(id), Event::Finished { text: &self.piece, reason, usage });
+    }
+
+    fn fail(&mut self, id: u64, fault: StepFault, report: &mut impl FnMut(RequestId, Event<'_>)) {
+        self.scheduler.remove(id);
+        if self.sequences.remove(&id).is_some() {
+            report(RequestId(id), Event::Failed(fault));
+        }
+    }
+
+    /// Serves these requests, and whatever else is queued, and returns their answers in order.
+    pub fn generate(&mut self, requests: Vec<Request>) -> Result<Vec<Completion>, RuntimeError> {
+        let mut answers = HashMap::new();
+        let mut ids = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.submit(request) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| self.cancel(id));
+                    return Err(error.into());
+                }
+            }
+        }
+        for id in &ids {
+            answers.insert(*id, Answer::default());
+        }
+        let mut open = ids.len();
+        while open > 0 {
+            self.step(|id, event| {
+                let Some(answer) = answers.get_mut(&id) else { return };
+                match event {
+                    Event::Token { token, text } => {
+                        answer.ids.push(token);
+                        answer.text.push_str(text);
+                    }
+                    Event::Finished { text, reason, usage } => {
+                        answer.text.push_str(text);
+                        answer.end = Some(Ok((reason, usage)));
+                        open -= 1;
+                    }
+                    Event::Failed(fault) => {
+                        answer.end = Some(Err(fault));
+                        open -= 1;
+                    }
+                }
+            });
+        }
+        ids.iter()
+            .filter_map(|id| answers.remove(id))
+            .filter_map(|Answer { ids, text, end }| Some((ids, text, end?)))
+            .map(|(ids, text, end)| {
+                let (reason, usage) = end?;
+                Ok(Completion { ids, text, reason, usage })
+            })
+            .collect()
+    }
+}
+
+/// An answer while it is being given.
+#[derive(Default)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    end: Option<Result<(FinishReason, Usage), StepFault>>,
+}

@@ -1,0 +1,111 @@
+//! What an engine is asked for and what it answers.
+
+use crate::forward::StepFault;
+use crate::sampling::SamplingOptions;
+
+/// A request.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Most tokens of the answer; absent: as many as the model's context allows.
+    pub max_tokens: Option<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Number of this answer among several to one prompt: their draws differ.
+    pub choice: u32,
+    /// Texts that end the answer and are not part of it.
+    pub stop: Vec<String>,
+    /// Further tokens that end the answer.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own end tokens are tokens like any other.
+    pub ignore_eos: bool,
+}
+
+/// Names a request in its engine; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(super) u64);
+
+impl RequestId {
+    /// The number by which other languages know it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The id with this number. One that no request has is ignored wherever it is used.
+    pub fn from_number(number: u64) -> RequestId {
+        RequestId(number)
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token, a stop token or a stop string.
+    Stop,
+    /// The most tokens asked for, or the model's context.
+    Length,
+    /// Somebody cancelled the request.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// Name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Counts of a finished request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens chosen, an end token included.
+    pub completion_tokens: u32,
+    /// Rows per layer and head that the cache held at the end.
+    pub kv_rows_kept: u32,
+    /// Rows that were computed and no longer held.
+    pub kv_rows_dropped: u32,
+}
+
+/// What happened to a request in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// A token was chosen.
+    Token {
+        /// Its id.
+        token: u32,
+        /// Text that is now certain; often that of an earlier token, possibly empty.
+        text: &'a str,
+    },
+    /// The answer is complete. It follows the last token.
+    Finished {
+        /// Text that was held back until now.
+        text: &'a str,
+        /// Why it ended.
+        reason: FinishReason,
+        /// Counts.
+        usage: Usage,
+    },
+    /// The request failed.
+    Failed(StepFault),
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Tokens chosen.
+    pub ids: Vec<u32>,
+    /// Their text, without special tokens and without the stop string; empty if the model has no
+    /// tokenizer.
+    pub text: String,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Counts.
+    pub usage: Usage,
+}

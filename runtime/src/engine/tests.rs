@@ -1,0 +1,266 @@
+//! The engine over a model without weights: its logits depend on exactly those rows of the cache
+//! that the placement says a row reads.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weir_abi::{CacheLayout, CachePolicy};
+
+use super::*;
+use crate::cache::Placement;
+use crate::forward::ModelShape;
+use crate::sampling::SamplingOptions;
+
+const VOCABULARY: u32 = 50;
+const EOS: u32 = 49;
+
+struct FakeModel {
+    shape: ModelShape,
+    /// What lies in (slot, row) of the only layer: token and position.
+    cache: BTreeMap<(u32, u32), (u32, u32)>,
+    long: Option<(Vec<u32>, u32, u32)>,
+    tiles: usize,
+    fail_at: Option<u32>,
+}
+
+fn fake(slots: u32, max_rows: u32) -> FakeModel {
+    let layout = CacheLayout {
+        policy: CachePolicy::Stream as u32,
+        elastic: 1,
+        sinks: 2,
+        selected: 0,
+        recent: 14,
+        rows: 16,
+        window: 0,
+        observed: 0,
+        pool: 1,
+        reserved: 0,
+    };
+    let shape = ModelShape {
+        vocabulary: VOCABULARY,
+        context: 40,
+        max_rows,
+        slots,
+        hidden_width: 16,
+        rotary_switch: 30,
+        layouts: vec![layout],
+        direct_rows: 16,
+    };
+    FakeModel { shape, cache: BTreeMap::new(), long: None, tiles: 0, fail_at: None }
+}
+
+fn logits_of(rows: impl Iterator<Item = (u32, u32)>, rotary_set: u32, logits: &mut [f32]) {
+    let mut hash = u64::from(rotary_set);
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_by_key(|(_, position)| *position);
+    for (token, position) in rows {
+        hash = (hash ^ (u64::from(token) << 20 | u64::from(position)))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(23);
+    }
+    for (id, logit) in (0_u64..).zip(logits) {
+        *logit = ((hash ^ id.wrapping_mul(0xd134_2543_de82_ef95)).wrapping_mul(hash | 1) >> 40)
+            as f32
+            / 4e6;
+    }
+}
+
+impl StepModel for FakeModel {
+    fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
+    fn step(
+        &mut self,
+        rows: &[StepRow],
+        head_rows: &[u32],
+        logits: &mut [f32],
+    ) -> Result<(), StepFault> {
+        assert!(rows.len() <= self.shape.max_rows as usize);
+        if rows.iter().any(|row| Some(row.token) == self.fail_at) {
+            return Err(StepFault::TokenOutOfRange { row: 0 });
+        }
+        let spans = |row: &StepRow| {
+            Placement::new(&self.shape.layouts[0], row.prompt_rows).spans(row.slot, row.position)
+        };
+        let all_spans: Vec<_> = rows.iter().map(spans).collect();
+        for (row, spans) in rows.iter().zip(&all_spans) {
+            self.cache.insert((spans.write_slot, spans.write_row), (row.token, row.position));
+        }
+        let logits = logits.chunks_mut(VOCABULARY as usize);
+        for (head_row, logits) in head_rows.iter().zip(logits) {
+            let spans = &all_spans[*head_row as usize];
+            let ranges = &spans.ranges[..spans.range_count as usize];
+            let read = ranges.iter().flat_map(|range| {
+                (range.first..range.first + range.rows).map(|row| self.cache[&(range.slot, row)])
+            });
+            logits_of(read, rows[*head_row as usize].rotary_set, logits);
+        }
+        Ok(())
+    }
+
+    fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        assert!(prompt.tokens.len() > 16);
+        self.tiles = 0;
+        self.long = Some((prompt.tokens.to_vec(), prompt.slot, prompt.rotary_set));
+    }
+
+    fn advance_prompt(&mut self) -> Result<bool, StepFault> {
+        let (tokens, slot, _) = self.long.as_ref().unwrap();
+        // Every call is a tile of four rows; the last one writes what is kept.
+        self.tiles += 1;
+        if 4 * self.tiles < tokens.len() {
+            return Ok(false);
+        }
+        let length = tokens.len() as u32;
+        let placement = Placement::new(&self.shape.layouts[0], length);
+        for (position, token) in (0..length).zip(tokens) {
+            if position < 2 || position + 14 >= length {
+                self.cache.insert((*slot, placement.row(position)), (*token, position));
+            }
+        }
+        Ok(true)
+    }
+
+    fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
+        let (tokens, _, rotary_set) = self.long.as_ref().unwrap();
+        assert_eq!(first as usize + 1, tokens.len());
+        let rows = (0_u32..).zip(tokens).map(|(position, token)| (*token, position));
+        logits_of(rows, *rotary_set, logits);
+        Ok(())
+    }
+}
+
+fn request(seed: u64, prompt_rows: u32, max_tokens: u32) -> Request {
+    Request {
+        prompt: (0..prompt_rows).map(|i| ((i as u64 * 7 + seed * 13) % 48) as u32).collect(),
+        max_tokens: Some(max_tokens),
+        sampling: SamplingOptions {
+            temperature: if seed.is_multiple_of(3) { 0.0 } else { 0.8 },
+            repetition_penalty: 1.1,
+            seed,
+            ..SamplingOptions::default()
+        },
+        ignore_eos: seed.is_multiple_of(2),
+        ..Request::default()
+    }
+}
+
+fn alone(request: &Request) -> Completion {
+    let mut engine = Engine::new(fake(1, 64), None, vec![EOS]);
+    engine.generate(vec![request.clone()]).unwrap().remove(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_request_gets_the_same_tokens_alone_and_in_company(
+        slots in 1..5_u32,
+        spare in 0..9_u32,
+        shapes in prop::collection::vec((0..40_u64, 1..40_u32, 1..20_u32, 0..6_u32), 1..9),
+    ) {
+        let mut engine = Engine::new(fake(slots, slots + spare), None, vec![EOS]);
+        let mut expected = BTreeMap::new();
+        let mut answers: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
+        let mut ends = BTreeMap::new();
+        for (seed, prompt_rows, max_tokens, pause) in shapes {
+            let request = request(seed, prompt_rows, max_tokens);
+            expected.insert(engine.submit(request.clone()).unwrap(), alone(&request));
+            for _ in 0..pause {
+                engine.step(|id, event| collect(&mut answers, &mut ends, id, event));
+            }
+        }
+        while engine.step(|id, event| collect(&mut answers, &mut ends, id, event)) {}
+        for (id, completion) in expected {
+            prop_assert_eq!(&answers[&id], &completion.ids);
+            prop_assert_eq!(ends[&id], (completion.reason, completion.usage));
+        }
+    }
+}
+
+fn collect(
+    answers: &mut BTreeMap<RequestId, Vec<u32>>,
+    ends: &mut BTreeMap<RequestId, (FinishReason, Usage)>,
+    id: RequestId,
+    event: Event<'_>,
+) {
+    match event {
+        Event::Token { token, .. } => answers.entry(id).or_default().push(token),
+        Event::Finished { reason, usage, .. } => {
+            ends.insert(id, (reason, usage));
+        }
+        Event::Failed(fault) => panic!("{fault}"),
+    }
+}
+
+#[test]
+fn answers_end_at_the_context_and_count_rows() {
+    let request = Request { ignore_eos: true, max_tokens: None, ..request(0, 10, 0) };
+    let completion = alone(&request);
+    assert_eq!(completion.reason, FinishReason::Length);
+    // 40 positions have rows; the last token needs none.
+    assert_eq!(completion.ids.len(), 31);
+    let expected =
+        Usage { prompt_tokens: 10, completion_tokens: 31, kv_rows_kept: 16, kv_rows_dropped: 24 };
+    assert_eq!(completion.usage, expected);
+}
+
+#[test]
+fn end_tokens_end_an_answer_and_stay_in_its_ids() {
+    let base = Request { ignore_eos: true, ..request(1, 5, 20) };
+    let free = alone(&base);
+    let stop = free.ids[3];
+    let first = free.ids.iter().position(|id| *id == stop).unwrap();
+    let stopped = alone(&Request { stop_tokens: vec![stop], ..base });
+    assert_eq!(stopped.ids, free.ids[..=first]);
+    assert_eq!(stopped.reason, FinishReason::Stop);
+}
+
+#[test]
+fn a_fault_ends_the_requests_of_its_step_and_no_others() {
+    let mut model = fake(1, 16);
+    model.fail_at = Some(48);
+    let mut engine = Engine::new(model, None, vec![]);
+    let bad = engine.submit(Request { prompt: vec![1, 48], ..Request::default() }).unwrap();
+    let good = engine
+        .submit(Request { prompt: vec![1], max_tokens: Some(1), ..Request::default() })
+        .unwrap();
+    let mut seen = Vec::new();
+    while engine.step(|id, event| match event {
+        Event::Failed(_) => seen.push((id, "failed")),
+        Event::Finished { .. } => seen.push((id, "finished")),
+        Event::Token { .. } => {}
+    }) {}
+    assert_eq!(seen, [(bad, "failed"), (good, "finished")]);
+}
+
+#[test]
+fn a_cancelled_request_is_reported_and_its_slot_is_used_again() {
+    let mut engine = Engine::new(fake(1, 16), None, vec![]);
+    let first = engine.submit(request(2, 30, 5)).unwrap();
+    let second = engine.submit(request(4, 3, 2)).unwrap();
+    engine.step(|_, _| {});
+    engine.cancel(first);
+    let mut reasons = Vec::new();
+    while engine.step(|id, event| {
+        if let Event::Finished { reason, .. } = event {
+            reasons.push((id, reason));
+        }
+    }) {}
+    assert_eq!(reasons, [(first, FinishReason::Cancelled), (second, FinishReason::Length)]);
+    assert!(engine.is_idle());
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_refused() {
+    let mut engine = Engine::new(fake(1, 16), None, vec![]);
+    let mut refuse = |request| engine.submit(request).unwrap_err();
+    assert_eq!(refuse(Request::default()), RequestError::Empty);
+    let long = Request { prompt: vec![0; 41], ..Request::default() };
+    assert_eq!(refuse(long), RequestError::TooLong { rows: 41, context: 40 });
+    let unknown = Request { prompt: vec![0, 50], ..Request::default() };
+    assert!(matches!(refuse(unknown), RequestError::UnknownToken { index: 1, token: 50, .. }));
+    let stop = Request { prompt: vec![0], stop: vec!["x".into()], ..Request::default() };
+    assert_eq!(refuse(stop), RequestError::StopWithoutTokenizer);
+}

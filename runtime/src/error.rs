@@ -1,0 +1,93 @@
+//! Errors of the runtime library.
+
+use std::path::PathBuf;
+
+use crate::forward::StepFault;
+use crate::weights::ModelError;
+
+/// What can go wrong after a model has been found.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The compiled model is damaged or not one: the file's fault.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model's tables contradict each other: the compiler's fault.
+    #[error("the compiled model: {0}")]
+    Tables(String),
+    /// The facts, the tokenizer or the chat template cannot be read: the file's fault.
+    #[error("the model's {part}: {reason}")]
+    Part {
+        /// Which part.
+        part: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Something that this model has not got was asked for: the user's choice.
+    #[error("the model has no {0}")]
+    Absent(&'static str),
+    /// Options that cannot be met: the user's choice.
+    #[error("{0}")]
+    Options(String),
+    /// A request that cannot be served: the user's choice.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// This machine cannot run the model.
+    #[error("{0}")]
+    Machine(String),
+    /// Model code reported an internal error: our fault.
+    #[error(transparent)]
+    Fault(#[from] StepFault),
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Output or input of the program failed.
+    #[error("terminal: {0}")]
+    Terminal(#[from] std::io::Error),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    /// There is nothing to continue.
+    #[error("the prompt has no tokens")]
+    Empty,
+    /// More rows than the model has positions.
+    #[error("the prompt has {rows} tokens, and the model's context is {context}")]
+    TooLong {
+        /// Tokens of the prompt.
+        rows: usize,
+        /// Positions of the model.
+        context: u32,
+    },
+    /// An id outside the vocabulary.
+    #[error("token {index} of the prompt is {token}, and the vocabulary has {vocabulary} entries")]
+    UnknownToken {
+        /// Place in the prompt.
+        index: usize,
+        /// The id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocabulary: u32,
+    },
+    /// A sampling option outside its range.
+    #[error("{option} is {value}, but it must be {rule}")]
+    Sampling {
+        /// Name of the option.
+        option: &'static str,
+        /// Its value.
+        value: f32,
+        /// What is allowed.
+        rule: &'static str,
+    },
+    /// Stop strings need text, and there is no tokenizer.
+    #[error("stop strings need a tokenizer, which this model has not got")]
+    StopWithoutTokenizer,
+    /// A stop string that would stop everything.
+    #[error("a stop string is empty")]
+    EmptyStop,
+}

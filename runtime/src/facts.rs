@@ -1,0 +1,103 @@
+//! Facts of a model that are not code: names, special tokens, sampling defaults, how it was built.
+//!
+//! The compiler serialises [`Facts`] as JSON into the tables region and the runtime reads it back;
+//! this file is the only description of that JSON. Every field has a default, so that older files
+//! and models without such files beside them open.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What is known of a model besides its tables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Name of the model, as its directory or configuration says.
+    pub name: String,
+    /// Token that begins a sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bos_token_id: Option<u32>,
+    /// Tokens that end a text.
+    pub eos_token_ids: Vec<u32>,
+    /// Token that fills unused places of a batch in other runtimes; never produced here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pad_token_id: Option<u32>,
+    /// Whether a plain prompt begins with the first token. Absent: what the tokenizer's own
+    /// post-processing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_bos: Option<bool>,
+    /// Sampling defaults (`generation_config.json`).
+    pub sampling: SamplingFacts,
+    /// Special tokens by role (`bos_token`, `eos_token`, …) for the chat template.
+    pub special: BTreeMap<String, String>,
+    /// How the file was made.
+    pub build: BuildFacts,
+}
+
+/// Sampling defaults that the model's authors give.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SamplingFacts {
+    /// Whether to sample at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub do_sample: Option<bool>,
+    /// Divisor of the logits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// Mass of the most probable tokens that stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f32>,
+    /// Number of tokens that stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Share of the best token's probability that a token needs to stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Divisor of the logits of tokens that have occurred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f32>,
+}
+
+/// How a file was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BuildFacts {
+    /// Version of the compiler.
+    pub weir: String,
+    /// Arithmetic of the matrix products.
+    pub compute: String,
+    /// Cache policy with its options, as on the command line.
+    pub kv: String,
+    /// What the model was read from.
+    pub source: String,
+}
+
+impl Facts {
+    /// Reads the JSON of a compiled model; an empty text is a model without facts.
+    pub fn parse(json: &str) -> Result<Facts, serde_json::Error> {
+        if json.is_empty() { Ok(Facts::default()) } else { serde_json::from_str(json) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_fields_have_defaults_and_unknown_ones_are_ignored() {
+        let facts = Facts::parse(r#"{"name": "m", "eos_token_ids": [2], "later": 1}"#).unwrap();
+        assert_eq!(facts.name, "m");
+        assert_eq!(facts.eos_token_ids, [2]);
+        assert_eq!(facts.sampling, SamplingFacts::default());
+        assert_eq!(Facts::parse("").unwrap(), Facts::default());
+    }
+
+    #[test]
+    fn written_facts_are_read_back() {
+        let mut facts = Facts { name: "m".into(), bos_token_id: Some(1), ..Facts::default() };
+        facts.special.insert("bos_token".into(), "<s>".into());
+        facts.sampling.top_k = Some(40);
+        let json = serde_json::to_string(&facts).unwrap();
+        assert_eq!(Facts::parse(&json).unwrap(), facts);
+    }
+}

@@ -1,0 +1,306 @@
+//! Prompts that are longer than some cache layout: layer by layer, tile by tile.
+//!
+//! Hidden rows of the whole prompt lie in a scratch block. A layer whose layout would drop rows
+//! writes dense rows into one scratch plane pair, observes the last queries and is then compacted
+//! into the slot; other layers write their slot directly. Only then comes the next layer, so one
+//! layer's dense rows exist at a time. Model code sums in an order that does not depend on how many
+//! rows a call has, so tiles may be of any size and run between other requests' steps.
+
+use weir_abi::{PromptCall, RowSpans};
+
+use super::buffer::Buffer;
+use super::shape::drops_rows;
+use super::steps::Forward;
+use super::{LongPrompt, ModelShape, StepFault};
+use crate::RuntimeError;
+use crate::cache::{LayerShape, Placement, strides};
+use crate::team::{Call, LayerArguments, LayerPlanes, Observed, PlaneStrides, PromptArguments};
+
+/// The long prompt that runs, and the scratch memory of all that ever will.
+pub(super) struct PromptJob {
+    tokens: Vec<u32>,
+    slot: u32,
+    rotary_set: u32,
+    /// The next call: tile that starts at row `start` of layer `layer`.
+    layer: usize,
+    start: usize,
+    /// Rows of a tile, so that every tile begins at a multiple of 64 bytes of hidden rows.
+    tile_rows: usize,
+    hidden_width: usize,
+    hidden: Buffer<f32>,
+    /// Dense key rows, then dense value rows, of the layer that runs.
+    dense: Buffer<u8>,
+    observed_queries: Buffer<f32>,
+    observed_lse: Buffer<f32>,
+    scores: Buffer<f32>,
+    scratch: Buffer<f32>,
+    spans: Vec<RowSpans>,
+}
+
+impl PromptJob {
+    /// Scratch for prompts of the model's whole context; nothing if no layout drops rows.
+    pub fn new(shape: &ModelShape, layers: &[LayerShape]) -> Result<PromptJob, RuntimeError> {
+        let needed = shape.direct_rows < shape.context;
+        let length = if needed { shape.context as usize } else { 0 };
+        let hidden_width = shape.hidden_width as usize;
+        let tile_rows = aligned_tile(shape.max_rows as usize, hidden_width);
+        if needed && tile_rows == 0 {
+            return Err(RuntimeError::Tables(format!(
+                "steps of {} rows of {hidden_width} values have no aligned tile",
+                shape.max_rows
+            )));
+        }
+        let too_large = || {
+            RuntimeError::Tables(format!(
+                "a prompt of {length} rows needs more than the address space"
+            ))
+        };
+        let (mut dense, mut queries, mut lse, mut scores) = (0_usize, 0_usize, 0_usize, 0_usize);
+        for LayerShape { kind, layout } in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
+            let strides = strides(kind, length as u64).ok_or_else(too_large)?;
+            let bytes = strides.key_slot.checked_add(strides.value_slot).ok_or_else(too_large)?;
+            dense = dense.max(usize::try_from(bytes).map_err(|_| too_large())?);
+            let rows = if needed { layout.observed as usize * kind.heads as usize } else { 0 };
+            queries = queries.max(rows * kind.key_width as usize);
+            lse = lse.max(rows);
+            scores = scores.max(length * kind.kv_heads as usize);
+        }
+        let hidden = length.checked_mul(hidden_width).ok_or_else(too_large)?;
+        Ok(PromptJob {
+            tokens: Vec::with_capacity(length),
+            slot: 0,
+            rotary_set: 0,
+            layer: 0,
+            start: 0,
+            tile_rows,
+            hidden_width,
+            hidden: Buffer::zeroed(hidden),
+            dense: Buffer::zeroed(dense),
+            observed_queries: Buffer::zeroed(queries),
+            observed_lse: Buffer::zeroed(lse),
+            scores: Buffer::zeroed(scores),
+            scratch: Buffer::zeroed(scores),
+            spans: Vec::with_capacity(tile_rows),
+        })
+    }
+
+    /// Starts with the first layer of a prompt.
+    pub fn begin(&mut self, prompt: LongPrompt<'_>) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(prompt.tokens);
+        self.slot = prompt.slot;
+        self.rotary_set = prompt.rotary_set;
+        self.layer = 0;
+        self.start = 0;
+    }
+
+    /// Hidden rows of the whole prompt.
+    pub fn hidden(&mut self) -> &mut [f32] {
+        &mut self.hidden
+    }
+}
+
+/// The most rows, at most `max_rows`, whose hidden rows fill whole multiples of 64 bytes.
+fn aligned_tile(max_rows: usize, hidden_width: usize) -> usize {
+    let row_bytes = hidden_width * 4;
+    let step = 64 >> row_bytes.trailing_zeros().min(6);
+    max_rows / step * step
+}
+
+/// Key and value planes of one slot in one block.
+fn dense_planes(block: &mut [u8], strides: PlaneStrides) -> LayerPlanes<'_> {
+    let (keys, rest) = block.split_at_mut(strides.key_slot as usize);
+    LayerPlanes { keys, values: &mut rest[..strides.value_slot as usize], strides }
+}
+
+impl Forward {
+    /// Runs one tile of one layer; after a layer's last tile also its selection. `true` after the
+    /// last layer's.
+    pub(super) fn run_tile(&mut self) -> Result<bool, StepFault> {
+        let length = self.prompt.tokens.len();
+        let start = self.prompt.start;
+        let end = length.min(start + self.prompt.tile_rows);
+        let index = self.prompt.layer;
+        if let Some(layer) = self.layers.get(index).copied() {
+            self.fill_tile(start..end);
+            if index == 0 {
+                self.run_tile_embed(start..end)?;
+            }
+            self.run_tile_layer(index, &layer, start..end)?;
+            if end < length {
+                self.prompt.start = end;
+                return Ok(false);
+            }
+            if is_dense(&layer, length) {
+                self.compact(index, &layer)?;
+            }
+            self.prompt.layer += 1;
+            self.prompt.start = 0;
+        }
+        Ok(self.prompt.layer >= self.layers.len())
+    }
+
+    fn fill_tile(&mut self, tile: std::ops::Range<usize>) {
+        self.rows.clear();
+        for position in tile {
+            let token = self.prompt.tokens[position];
+            self.rows.push(token, position as u32, self.prompt.rotary_set, self.shape.context);
+        }
+    }
+
+    fn run_tile_embed(&mut self, tile: std::ops::Range<usize>) -> Result<(), StepFault> {
+        let width = self.prompt.hidden_width;
+        let call = Call {
+            weights: self.model.weights(),
+            segment_weights: self.model.embed_weights(),
+            arena: &mut self.arena,
+            hidden: &mut self.prompt.hidden[tile.start * width..tile.end * width],
+            tokens: &self.rows.tokens,
+            positions: &self.rows.positions,
+            rotary_rows: &self.rows.rotary,
+            layer: None,
+            prompt: None,
+            head_rows: &[],
+            logits: &mut [],
+            rows: tile.len() as u32,
+        };
+        Ok(self.team.enter(self.segments.embed, call)?)
+    }
+
+    fn run_tile_layer(
+        &mut self,
+        index: usize,
+        layer: &LayerShape,
+        tile: std::ops::Range<usize>,
+    ) -> Result<(), StepFault> {
+        let job = &mut self.prompt;
+        let width = job.hidden_width;
+        let length = job.tokens.len() as u32;
+        let dense = is_dense(layer, length as usize);
+        job.spans.clear();
+        if dense {
+            job.spans.extend(tile.clone().map(|p| dense_spans(p as u32)));
+        } else {
+            let placement = Placement::new(&layer.layout, length);
+            job.spans.extend(tile.clone().map(|p| placement.spans(job.slot, p as u32)));
+        }
+        let planes = if dense {
+            dense_planes(&mut job.dense, dense_strides(layer, length))
+        } else {
+            self.cache.planes(index)
+        };
+        let scores = dense && selects(layer);
+        let observed = scores.then(|| Observed {
+            queries: &mut job.observed_queries[..],
+            lse: &mut job.observed_lse[..],
+            from: length - layer.layout.observed,
+        });
+        let entry = &self.model.layers()[index];
+        let call = Call {
+            weights: self.model.weights(),
+            segment_weights: self.model.layer_weights(entry),
+            arena: &mut self.arena,
+            hidden: &mut job.hidden[tile.start * width..tile.end * width],
+            tokens: &self.rows.tokens,
+            positions: &self.rows.positions,
+            rotary_rows: &self.rows.rotary,
+            layer: Some(LayerArguments { planes, spans: &job.spans, observed }),
+            prompt: None,
+            head_rows: &[],
+            logits: &mut [],
+            rows: tile.len() as u32,
+        };
+        Ok(self.team.enter(self.segments.kinds[entry.kind as usize].layer, call)?)
+    }
+
+    /// Scores the prompt's rows of a layer if any are selected, and writes the kept ones into the
+    /// slot.
+    fn compact(&mut self, index: usize, layer: &LayerShape) -> Result<(), StepFault> {
+        let entry = self.model.layers()[index];
+        let kind = self.segments.kinds[entry.kind as usize];
+        let segments = [selects(layer).then_some(kind.observe), Some(kind.compact)];
+        for segment in segments.into_iter().flatten() {
+            let job = &mut self.prompt;
+            let length = job.tokens.len() as u32;
+            let placement = Placement::new(&layer.layout, length);
+            let numbers = PromptCall {
+                rows: length,
+                sinks: placement.sinks,
+                selected: placement.selected,
+                recent: layer.layout.recent,
+                observed: if selects(layer) { layer.layout.observed } else { 0 },
+                ring_base: placement.ring_base,
+                ring_anchor: placement.ring_anchor,
+                ring_rows: placement.ring_rows,
+                slot: job.slot,
+                reserved: 0,
+                keys: std::ptr::null_mut(),
+                values: std::ptr::null_mut(),
+                key_slot_stride: 0,
+                key_head_stride: 0,
+                value_slot_stride: 0,
+                value_head_stride: 0,
+                scores: std::ptr::null_mut(),
+                scratch: std::ptr::null_mut(),
+                selected_positions: std::ptr::null_mut(),
+                positions_stride: layer.layout.selected.into(),
+            };
+            let (destination, selected_positions) =
+                self.cache.planes_and_positions(index, job.slot);
+            let call = Call {
+                weights: self.model.weights(),
+                segment_weights: self.model.layer_weights(&entry),
+                arena: &mut self.arena,
+                hidden: &mut job.hidden,
+                tokens: &[],
+                positions: &[],
+                rotary_rows: &[],
+                layer: Some(LayerArguments {
+                    planes: dense_planes(&mut job.dense, dense_strides(layer, length)),
+                    spans: &[],
+                    observed: Some(Observed {
+                        queries: &mut job.observed_queries,
+                        lse: &mut job.observed_lse,
+                        from: length - layer.layout.observed,
+                    }),
+                }),
+                prompt: Some(PromptArguments {
+                    numbers,
+                    destination,
+                    scores: &mut job.scores,
+                    scratch: &mut job.scratch,
+                    selected_positions,
+                }),
+                head_rows: &[],
+                logits: &mut [],
+                rows: 0,
+            };
+            self.team.enter(segment, call)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a layer keeps dense rows of a prompt of this length and is compacted after it.
+fn is_dense(layer: &LayerShape, length: usize) -> bool {
+    drops_rows(&layer.layout) && length > layer.layout.rows as usize
+}
+
+/// Whether rows of the prompt are scored. Streams and layouts without room for selected rows keep
+/// the first and the last ones only.
+fn selects(layer: &LayerShape) -> bool {
+    layer.layout.selected > 0
+}
+
+/// Distances in dense planes of this prompt. `PromptJob::new` has computed them for longer ones.
+fn dense_strides(layer: &LayerShape, length: u32) -> PlaneStrides {
+    strides(&layer.kind, length.into()).unwrap_or_default()
+}
+
+/// Row = position, everything up to it is read.
+fn dense_spans(position: u32) -> RowSpans {
+    let mut spans =
+        RowSpans { write_slot: 0, write_row: position, range_count: 1, ..RowSpans::default() };
+    spans.ranges[0].rows = position + 1;
+    spans
+}

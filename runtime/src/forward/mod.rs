@@ -1,0 +1,117 @@
+//! Runs steps of a compiled model: rows in, logits out.
+//!
+//! [`Forward`] owns everything that a segment reads or writes besides weights: the slot cache, the
+//! arena, hidden rows, scratch for long prompts and the team of threads. It knows no requests. The
+//! engine sees it through [`StepModel`], so that the engine's tests run without a compiled model.
+
+mod buffer;
+mod long_prompt;
+mod shape;
+mod steps;
+
+use weir_abi::Fault;
+
+pub use shape::{ModelShape, PrefillBytes, RuntimeOptions};
+pub(crate) use shape::{layer_shapes, prefill_bytes};
+pub use steps::Forward;
+
+use crate::cache::KeptRows;
+
+/// One row of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepRow {
+    /// Token id.
+    pub token: u32,
+    /// Absolute position.
+    pub position: u32,
+    /// Slot of its sequence.
+    pub slot: u32,
+    /// Rows of the sequence's prompt; they decide where rows lie.
+    pub prompt_rows: u32,
+    /// Which rotary tables the sequence uses, see [`ModelShape::rotary_set`].
+    pub rotary_set: u32,
+}
+
+/// A prompt that is computed layer by layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LongPrompt<'a> {
+    /// Its tokens.
+    pub tokens: &'a [u32],
+    /// Slot of its sequence.
+    pub slot: u32,
+    /// Which rotary tables the sequence uses.
+    pub rotary_set: u32,
+}
+
+/// An internal error that model code reported: a bug in the compiler, or a damaged model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepFault {
+    /// A score is not finite.
+    #[error("internal error: a selection score of key/value head {head} is not finite")]
+    ScoreNotFinite {
+        /// Key/value head.
+        head: u32,
+    },
+    /// A token is outside the embedding table.
+    #[error("internal error: the token of row {row} is outside the embedding table")]
+    TokenOutOfRange {
+        /// Row of the step.
+        row: u32,
+    },
+    /// No logit is a number.
+    #[error("internal error: no logit of a row is a number")]
+    LogitsNotFinite,
+    /// A number that this runtime does not know.
+    #[error("internal error: model code reported fault {number} (detail {detail})")]
+    Unknown {
+        /// Its number.
+        number: u32,
+        /// Its detail.
+        detail: u32,
+    },
+}
+
+impl From<crate::team::ReportedFault> for StepFault {
+    fn from(fault: crate::team::ReportedFault) -> StepFault {
+        match fault.number {
+            n if n == Fault::ScoreNotFinite as u32 => {
+                StepFault::ScoreNotFinite { head: fault.detail }
+            }
+            n if n == Fault::TokenOutOfRange as u32 => {
+                StepFault::TokenOutOfRange { row: fault.detail }
+            }
+            number => StepFault::Unknown { number, detail: fault.detail },
+        }
+    }
+}
+
+/// A model that runs steps.
+pub trait StepModel {
+    /// Limits and layouts.
+    fn shape(&self) -> &ModelShape;
+
+    /// Runs `rows` (at most [`ModelShape::max_rows`]) and writes the logits of those rows that
+    /// `head_rows` names, `[head_rows, vocabulary]`.
+    fn step(
+        &mut self,
+        rows: &[StepRow],
+        head_rows: &[u32],
+        logits: &mut [f32],
+    ) -> Result<(), StepFault>;
+
+    /// Begins a long prompt. One runs at a time; beginning another abandons it.
+    fn begin_prompt(&mut self, prompt: LongPrompt<'_>);
+
+    /// Runs the next tile of the prompt that was begun. `true` when its last tile is done: its rows
+    /// are in the slot, and [`StepModel::prompt_logits`] may be asked for.
+    fn advance_prompt(&mut self) -> Result<bool, StepFault>;
+
+    /// Logits of rows `first ..` of a finished long prompt, as many as `logits` has room for.
+    /// Possible until the next prompt begins.
+    fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault>;
+
+    /// Rows kept and dropped of a sequence with `rows` rows, in the layout that keeps fewest.
+    fn kept(&self, prompt_rows: u32, rows: u32) -> KeptRows {
+        self.shape().kept(prompt_rows, rows)
+    }
+}

@@ -1,0 +1,180 @@
+//! What the runtime must know of a model's numbers, checked once.
+
+use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindEntry};
+
+use crate::cache::{KeptRows, LayerShape, Placement};
+use crate::{CompiledModel, RuntimeError};
+
+/// What a user decides about the runtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// Sequences at once; absent: what the model was compiled for.
+    pub slots: Option<u32>,
+    /// Compute threads, the caller's included; absent: one per processor.
+    pub threads: Option<usize>,
+    /// Instruction set; absent: the highest that the model and this processor have.
+    pub isa: Option<IsaLevel>,
+}
+
+/// Limits of a model, and how its layers keep rows.
+#[derive(Clone, Debug)]
+pub struct ModelShape {
+    /// Logits of a row.
+    pub vocabulary: u32,
+    /// Positions of a sequence.
+    pub context: u32,
+    /// Most rows of a step.
+    pub max_rows: u32,
+    /// Sequences at once.
+    pub slots: u32,
+    /// f32 values of a hidden row.
+    pub hidden_width: u32,
+    /// A sequence whose greatest length exceeds this uses rotary set 1; 0 if there is one set.
+    pub rotary_switch: u32,
+    /// Cache layouts.
+    pub layouts: Vec<CacheLayout>,
+    /// Longest prompt that every layout takes row by row.
+    pub direct_rows: u32,
+}
+
+fn check(condition: bool, what: impl FnOnce() -> String) -> Result<(), RuntimeError> {
+    if condition { Ok(()) } else { Err(RuntimeError::Tables(what())) }
+}
+
+impl ModelShape {
+    /// Reads and checks the tables.
+    pub fn new(model: &CompiledModel, slots: Option<u32>) -> Result<ModelShape, RuntimeError> {
+        let header = model.header();
+        check(header.max_rows > 0 && header.max_head_rows > 0, || "a step has no rows".into())?;
+        check(header.context > 0 && header.vocabulary > 0 && header.hidden_width > 0, || {
+            "context, vocabulary or hidden width is 0".into()
+        })?;
+        for (index, layout) in model.layouts().iter().enumerate() {
+            check_layout(layout, header.context, header.max_rows)
+                .map_err(|what| RuntimeError::Tables(format!("cache layout {index}: {what}")))?;
+        }
+        let slots = slots.unwrap_or(header.slots);
+        if slots == 0 || slots > header.max_rows {
+            return Err(RuntimeError::Options(format!(
+                "{slots} slots: this model takes 1 to {} (its rows of a step)",
+                header.max_rows
+            )));
+        }
+        let direct_rows = model
+            .layouts()
+            .iter()
+            .filter(|layout| drops_rows(layout))
+            .map(|layout| layout.rows)
+            .fold(header.context, u32::min);
+        Ok(ModelShape {
+            vocabulary: header.vocabulary,
+            context: header.context,
+            max_rows: header.max_rows,
+            slots,
+            hidden_width: header.hidden_width,
+            rotary_switch: if header.rotary_sets > 1 { header.rotary_switch } else { 0 },
+            layouts: model.layouts().to_vec(),
+            direct_rows,
+        })
+    }
+
+    /// Rotary tables for a sequence that will have at most `rows` rows. Chosen once, for a switch
+    /// within a sequence would contradict the keys in its cache.
+    pub fn rotary_set(&self, rows: u32) -> u32 {
+        u32::from(self.rotary_switch != 0 && rows > self.rotary_switch)
+    }
+
+    /// Rows kept and dropped of a sequence with `rows` rows, in the layout that keeps fewest; layers
+    /// with a window count only if there are no others.
+    pub fn kept(&self, prompt_rows: u32, rows: u32) -> KeptRows {
+        let windowed = |layout: &&CacheLayout| layout.policy == CachePolicy::Window as u32;
+        let kept = |layout: &CacheLayout| Placement::new(layout, prompt_rows).kept(rows);
+        let bounded = self.layouts.iter().filter(|layout| !windowed(layout)).map(kept);
+        bounded
+            .min_by_key(|kept| kept.kept)
+            .or_else(|| self.layouts.iter().map(kept).min_by_key(|kept| kept.kept))
+            .unwrap_or_default()
+    }
+}
+
+/// Whether a layout selects from prompts that are longer than its planes.
+pub(super) fn drops_rows(layout: &CacheLayout) -> bool {
+    layout.policy == CachePolicy::Stream as u32 || layout.policy == CachePolicy::Snapstream as u32
+}
+
+fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(), String> {
+    let policy = CachePolicy::from_number(layout.policy)
+        .ok_or_else(|| format!("unknown policy {}", layout.policy))?;
+    let CacheLayout { sinks, selected, recent, rows, window, observed, .. } = *layout;
+    match policy {
+        CachePolicy::Full if rows < context => {
+            Err(format!("{rows} rows are fewer than the context of {context}"))
+        }
+        CachePolicy::Window if window == 0 => Err("a window policy without a window".into()),
+        CachePolicy::Window if u64::from(rows) < window_rows(window, max_rows, context) => {
+            Err(format!("{rows} rows cannot hold a window of {window} and a step of {max_rows}"))
+        }
+        CachePolicy::Full | CachePolicy::Window => Ok(()),
+        CachePolicy::Stream | CachePolicy::Snapstream => {
+            let sum = u64::from(sinks) + u64::from(selected) + u64::from(recent);
+            if sum != u64::from(rows) || recent == 0 {
+                Err(format!("{rows} rows are not {sinks} + {selected} + {recent} with a ring"))
+            } else if observed > recent || (selected > 0 && observed == 0) {
+                Err(format!("{observed} observed queries with {recent} recent rows"))
+            } else if window != 0 {
+                Err(format!("a window of {window} with a policy that selects rows"))
+            } else {
+                Ok(())
+            }
+        }
+    }
+}
+
+fn window_rows(window: u32, max_rows: u32, context: u32) -> u64 {
+    (u64::from(window) + u64::from(max_rows)).min(context.into())
+}
+
+/// The layers' kinds and layouts, looked up.
+pub(crate) fn layer_shapes(model: &CompiledModel) -> Vec<LayerShape> {
+    let layer_shape = |layer: &weir_abi::LayerEntry| LayerShape {
+        kind: model.kinds()[layer.kind as usize],
+        layout: model.layouts()[layer.layout as usize],
+    };
+    model.layers().iter().map(layer_shape).collect()
+}
+
+/// Bytes of what long prompts need besides the slot cache; all zero if no layout drops rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefillBytes {
+    /// Hidden rows of the longest prompt.
+    pub hidden: u64,
+    /// Dense key and value rows of the largest layer.
+    pub rows: u64,
+    /// Observed queries with their log-sum-exp, scores and scratch.
+    pub scores: u64,
+}
+
+/// Sizes for the longest prompt. Saturating: what overflows cannot be allocated anyway.
+pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> PrefillBytes {
+    let length = u64::from(shape.context);
+    if shape.direct_rows >= shape.context {
+        return PrefillBytes::default();
+    }
+    let plane = |kind: &KindEntry| {
+        crate::cache::strides(kind, length)
+            .map_or(u64::MAX, |strides| strides.key_slot.saturating_add(strides.value_slot))
+    };
+    let scores = |layer: &LayerShape| {
+        let kind = &layer.kind;
+        let observed = u64::from(layer.layout.observed)
+            * u64::from(kind.heads)
+            * (u64::from(kind.key_width) + 1);
+        4 * (observed + 2 * length * u64::from(kind.kv_heads))
+    };
+    let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
+    PrefillBytes {
+        hidden: 4 * length * u64::from(shape.hidden_width),
+        rows: dropping().map(|layer| plane(&layer.kind)).max().unwrap_or(0),
+        scores: dropping().map(scores).max().unwrap_or(0),
+    }
+}

@@ -1,0 +1,114 @@
+//! The memory ceiling: what a running model can use at most, known before it starts.
+
+use serde::Serialize;
+
+use crate::cache::SlotCache;
+use crate::forward::{ModelShape, layer_shapes, prefill_bytes};
+use crate::{CompiledModel, RuntimeError, RuntimeOptions, team};
+
+/// Resident memory of the process besides what is counted below: its own code and data, the
+/// allocator, command line, template engine and text of the requests. A program with the `tales`
+/// model (2 slots) had 5 MiB of it after a chat; this is three times that.
+const PROCESS_BYTES: u64 = 16 << 20;
+
+/// Stack that a compute thread touches: model code keeps its data in the arena, so pages of call
+/// frames only. Measured 20 KiB.
+const THREAD_BYTES: u64 = 64 << 10;
+
+/// Parts of the ceiling, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryCeiling {
+    /// Weights, mapped from the file; the system may drop and reread these pages.
+    pub weights: u64,
+    /// Code and tables (tokenizer and template are part of them), mapped from the file.
+    pub code_and_tables: u64,
+    /// Key and value rows of all slots.
+    pub cache: u64,
+    /// Buffers of a step: arena and hidden rows.
+    pub step: u64,
+    /// Scratch for the longest prompt; 0 if no layer can drop rows.
+    pub prefill: u64,
+    /// Logits, and room for choosing from them.
+    pub logits: u64,
+    /// What the tokenizer builds in memory when it is opened, at most.
+    pub tokenizer: u64,
+    /// Allowance for the rest of the process and its threads.
+    pub process: u64,
+}
+
+impl MemoryCeiling {
+    /// The ceiling of a model under these options.
+    pub fn new(
+        model: &CompiledModel,
+        options: &RuntimeOptions,
+    ) -> Result<MemoryCeiling, RuntimeError> {
+        let header = model.header();
+        let shape = ModelShape::new(model, options.slots)?;
+        let layers = layer_shapes(model);
+        let prefill = prefill_bytes(&shape, &layers);
+        let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
+        let threads = options.threads.unwrap_or_else(team::default_threads) as u64;
+        let cache = SlotCache::bytes(&layers, shape.slots)
+            .ok_or_else(|| RuntimeError::Tables("the cache exceeds 64 bits".into()))?;
+        let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);
+        // Tokens of prompts, of the queue and of answers.
+        let tokens = 4 * 3 * slots * u64::from(shape.context);
+        Ok(MemoryCeiling {
+            weights: header.weights_bytes,
+            code_and_tables: header.code_bytes.saturating_add(header.tables_bytes),
+            cache,
+            step: header.arena_bytes.saturating_add(hidden),
+            prefill: prefill.hidden.saturating_add(prefill.rows).saturating_add(prefill.scores),
+            // Per slot a row of logits and, with penalties, a count and a mark; candidates once.
+            logits: vocabulary * (4 * slots + 5 * slots + 8),
+            // The packed form is used where it lies; opening builds look-up structures that are
+            // smaller than it.
+            tokenizer: model.tokenizer().len() as u64,
+            process: PROCESS_BYTES + threads * THREAD_BYTES + tokens,
+        })
+    }
+
+    /// The ceiling.
+    pub fn total(&self) -> u64 {
+        let MemoryCeiling { weights, code_and_tables, cache, step, prefill, logits, .. } = *self;
+        [weights, code_and_tables, cache, step, prefill, logits, self.tokenizer, self.process]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl std::fmt::Display for MemoryCeiling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = [
+            ("weights", self.weights),
+            ("code and tables", self.code_and_tables),
+            ("cache", self.cache),
+            ("step", self.step),
+            ("prefill", self.prefill),
+            ("logits", self.logits),
+            ("tokenizer", self.tokenizer),
+            ("process", self.process),
+        ];
+        write!(f, "memory ceiling {}:", Mebibytes(self.total()))?;
+        let mut separator = " ";
+        for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            write!(f, "{separator}{name} {}", Mebibytes(bytes))?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+/// Bytes, printed in MiB or GiB.
+pub struct Mebibytes(pub u64);
+
+impl std::fmt::Display for Mebibytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mebibytes = self.0 as f64 / f64::from(1 << 20);
+        if mebibytes >= 10_240.0 {
+            write!(f, "{:.1} GiB", mebibytes / 1_024.0)
+        } else {
+            write!(f, "{mebibytes:.1} MiB")
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A compiled model with its tokenizer, template and facts: where the library begins.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use weir_tokenizer::Tokenizer;
+
+use crate::engine::Engine;
+use crate::facts::Facts;
+use crate::forward::Forward;
+use crate::memory::MemoryCeiling;
+use crate::sampling::SamplingOptions;
+use crate::template::{ChatMessage, ChatTemplate};
+use crate::{CompiledModel, RuntimeError, RuntimeOptions};
+
+/// A compiled model, ready to build engines.
+pub struct Model {
+    compiled: Arc<CompiledModel>,
+    facts: Facts,
+    /// Opened on first use: `--ids` and `info` do not need it.
+    tokenizer: OnceLock<Tokenizer>,
+    /// Compiled on first use: only chats need it.
+    template: OnceLock<ChatTemplate>,
+}
+
+/// The packed tokenizer inside a model; keeps the model mapped.
+struct TokenizerBytes(Arc<CompiledModel>);
+
+impl AsRef<[u8]> for TokenizerBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.tokenizer()
+    }
+}
+
+impl Model {
+    /// Opens the file that `weir compile` wrote.
+    pub fn open(path: impl AsRef<Path>) -> Result<Model, RuntimeError> {
+        Model::new(CompiledModel::open(path.as_ref())?)
+    }
+
+    /// Takes a compiled model, wherever it lies.
+    pub fn new(compiled: CompiledModel) -> Result<Model, RuntimeError> {
+        let facts = Facts::parse(compiled.facts())
+            .map_err(|error| RuntimeError::Part { part: "facts", reason: error.to_string() })?;
+        Ok(Model {
+            compiled: Arc::new(compiled),
+            facts,
+            tokenizer: OnceLock::new(),
+            template: OnceLock::new(),
+        })
+    }
+
+    /// Tables, code and weights.
+    pub fn compiled(&self) -> &Arc<CompiledModel> {
+        &self.compiled
+    }
+
+    /// What is known besides.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The tokenizer; `None` if the model was compiled without one.
+    pub fn tokenizer(&self) -> Result<Option<&Tokenizer>, RuntimeError> {
+        if self.compiled.tokenizer().is_empty() {
+            return Ok(None);
+        }
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(Some(tokenizer));
+        }
+        let tokenizer = Tokenizer::open(TokenizerBytes(Arc::clone(&self.compiled)))
+            .map_err(|error| RuntimeError::Part { part: "tokenizer", reason: error.to_string() })?;
+        Ok(Some(self.tokenizer.get_or_init(|| tokenizer)))
+    }
+
+    /// The tokenizer, or an error that says what is missing.
+    pub fn need_tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
+        self.tokenizer()?.ok_or(RuntimeError::Absent("tokenizer; give token ids"))
+    }
+
+    /// Ids of a prompt that is plain text, with the tokens that the model expects at its beginning.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let add_bos = self.facts.add_bos;
+        let mut ids = self.encode_with(text, add_bos != Some(false))?;
+        if let (Some(true), Some(bos)) = (add_bos, self.facts.bos_token_id)
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// Ids of a conversation. Its template writes all special tokens itself.
+    pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, RuntimeError> {
+        let text = self.template()?.render(messages, true)?;
+        self.encode_with(&text, false)
+    }
+
+    fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RuntimeError> {
+        self.need_tokenizer()?
+            .encode(text, add_special)
+            .map_err(|error| RuntimeError::Part { part: "tokenizer", reason: error.to_string() })
+    }
+
+    /// The chat template, or an error that says that there is none.
+    pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let source = self.compiled.chat_template();
+        if source.is_empty() {
+            return Err(RuntimeError::Absent("chat template"));
+        }
+        let template = ChatTemplate::compile(source, &self.facts.special)?;
+        Ok(self.template.get_or_init(|| template))
+    }
+
+    /// How tokens are chosen when nobody says: greedily, unless the model's authors ask for
+    /// sampling (`do_sample`). Filters and penalty are theirs in either case.
+    pub fn sampling_defaults(&self) -> SamplingOptions {
+        let authors = &self.facts.sampling;
+        let sample = authors.do_sample == Some(true);
+        let plain = SamplingOptions::default();
+        SamplingOptions {
+            temperature: if sample { authors.temperature.unwrap_or(1.0) } else { 0.0 },
+            top_k: authors.top_k.unwrap_or(plain.top_k),
+            top_p: authors.top_p.unwrap_or(plain.top_p),
+            min_p: authors.min_p.unwrap_or(plain.min_p),
+            repetition_penalty: authors.repetition_penalty.unwrap_or(plain.repetition_penalty),
+            ..plain
+        }
+    }
+
+    /// What an engine with these options can use at most.
+    pub fn memory_ceiling(&self, options: &RuntimeOptions) -> Result<MemoryCeiling, RuntimeError> {
+        MemoryCeiling::new(&self.compiled, options)
+    }
+
+    /// Memory and threads to run steps with.
+    pub fn forward(&self, options: &RuntimeOptions) -> Result<Forward, RuntimeError> {
+        Forward::new(Arc::clone(&self.compiled), options)
+    }
+
+    /// An engine.
+    pub fn engine(&self, options: &RuntimeOptions) -> Result<Engine<Forward>, RuntimeError> {
+        let forward = self.forward(options)?;
+        Ok(Engine::new(forward, self.tokenizer()?.cloned(), self.facts.eos_token_ids.clone()))
+    }
+}

@@ -1,0 +1,269 @@
+//! Chooses a token from logits.
+//!
+//! Order, as in Hugging Face's generation: penalties, temperature, top-k, top-p, min-p, draw.
+//!
+//! * *Repetition penalty* (Keskar et al. 2019, as Hugging Face and vLLM): a positive logit of any
+//!   token of prompt or answer is divided by it, a negative one multiplied.
+//! * *Presence* and *frequency penalty* (as OpenAI and vLLM): subtracted once, or once per
+//!   occurrence, from the logits of tokens of the answer; the prompt does not count.
+//! * *Top-k* keeps the k largest; *top-p* keeps the smallest set of largest probabilities whose sum
+//!   reaches p (after top-k); *min-p* drops tokens under that share of the largest probability.
+//! * Temperature 0 is greedy. Among equal logits the lowest id comes first, everywhere.
+//!
+//! The draw comes from a counter, not from a state: a SplitMix64 hash of (seed, choice, position),
+//! so that nothing other requests do can change it.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+
+use crate::error::RequestError;
+
+/// How a request's tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingOptions {
+    /// Divisor of the logits; 0 is greedy.
+    pub temperature: f32,
+    /// Number of tokens that stay; 0 is all.
+    pub top_k: u32,
+    /// Mass of the most probable tokens that stay; 1 is all.
+    pub top_p: f32,
+    /// Share of the best token's probability that a token needs to stay; 0 is all.
+    pub min_p: f32,
+    /// Divisor of the logits of tokens that have occurred; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted from logits of tokens that the answer contains.
+    pub presence_penalty: f32,
+    /// Subtracted from those logits once per occurrence.
+    pub frequency_penalty: f32,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Default for SamplingOptions {
+    fn default() -> SamplingOptions {
+        SamplingOptions {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+impl SamplingOptions {
+    /// Refuses values outside their range.
+    pub fn check(&self) -> Result<(), RequestError> {
+        let rules = [
+            ("temperature", self.temperature, self.temperature >= 0.0, "0 or more"),
+            ("top-p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
+            (
+                "repetition penalty",
+                self.repetition_penalty,
+                self.repetition_penalty > 0.0,
+                "above 0",
+            ),
+            ("presence penalty", self.presence_penalty, true, "finite"),
+            ("frequency penalty", self.frequency_penalty, true, "finite"),
+        ];
+        for (option, value, holds, rule) in rules {
+            if !holds || !value.is_finite() {
+                return Err(RequestError::Sampling { option, value, rule });
+            }
+        }
+        Ok(())
+    }
+
+    fn penalises(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
+}
+
+/// Chooses the tokens of one request.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    options: SamplingOptions,
+    choice: u32,
+    /// Per token: occurrences in the answer, and whether the prompt has it. Empty unless penalised.
+    answer_counts: Vec<u32>,
+    in_prompt: Vec<bool>,
+}
+
+/// Room for the candidates of one choice, shared by all requests.
+#[derive(Clone, Debug, Default)]
+pub struct SamplingScratch {
+    candidates: Vec<(f32, u32)>,
+}
+
+impl SamplingScratch {
+    /// Room for a vocabulary.
+    pub fn new(vocabulary: usize) -> SamplingScratch {
+        SamplingScratch { candidates: Vec::with_capacity(vocabulary) }
+    }
+}
+
+impl Sampler {
+    /// A sampler for answer number `choice` to a prompt. `vocabulary` bounds all ids.
+    pub fn new(
+        options: SamplingOptions,
+        choice: u32,
+        prompt: &[u32],
+        vocabulary: usize,
+    ) -> Sampler {
+        let size = if options.penalises() { vocabulary } else { 0 };
+        let mut in_prompt = vec![false; size];
+        for token in prompt {
+            if let Some(seen) = in_prompt.get_mut(*token as usize) {
+                *seen = true;
+            }
+        }
+        Sampler { options, choice, answer_counts: vec![0; size], in_prompt }
+    }
+
+    /// Chooses the token at `position`. The logits are changed by the penalties. `None` if no logit
+    /// is a number.
+    pub fn choose(
+        &mut self,
+        logits: &mut [f32],
+        position: u32,
+        scratch: &mut SamplingScratch,
+    ) -> Option<u32> {
+        self.penalise(logits);
+        let token = if self.options.temperature == 0.0 {
+            greedy(logits)
+        } else {
+            let draw = uniform(self.options.seed, self.choice, position);
+            self.draw(logits, draw, &mut scratch.candidates)
+        }?;
+        if let Some(count) = self.answer_counts.get_mut(token as usize) {
+            *count += 1;
+        }
+        Some(token)
+    }
+
+    fn penalise(&self, logits: &mut [f32]) {
+        let SamplingOptions { repetition_penalty, presence_penalty, frequency_penalty, .. } =
+            self.options;
+        let seen = self.answer_counts.iter().zip(&self.in_prompt);
+        for (logit, (count, in_prompt)) in logits.iter_mut().zip(seen) {
+            if *count > 0 || *in_prompt {
+                *logit = if *logit > 0.0 {
+                    *logit / repetition_penalty
+                } else {
+                    *logit * repetition_penalty
+                };
+            }
+            if *count > 0 {
+                *logit -= presence_penalty + frequency_penalty * *count as f32;
+            }
+        }
+    }
+
+    fn draw(&self, logits: &[f32], draw: f64, candidates: &mut Vec<(f32, u32)>) -> Option<u32> {
+        let SamplingOptions { temperature, top_k, top_p, min_p, .. } = self.options;
+        candidates.clear();
+        candidates.extend(
+            (0_u32..).zip(logits).filter(|(_, l)| !l.is_nan()).map(|(id, logit)| (*logit, id)),
+        );
+        let best = candidates.iter().copied().min_by(by_rank)?.0;
+        // The temperature acts on differences, so that a tiny one does not overflow.
+        let weight = |logit: f32| {
+            if logit == best {
+                1.0
+            } else {
+                f64::exp(f64::from(logit - best) / f64::from(temperature))
+            }
+        };
+        let k = if top_k == 0 { candidates.len() } else { candidates.len().min(top_k as usize) };
+        if k < candidates.len() {
+            candidates.select_nth_unstable_by(k - 1, by_rank);
+            candidates.truncate(k);
+        }
+        if top_p < 1.0 {
+            keep_mass(candidates, f64::from(top_p), weight);
+        }
+        if min_p > 0.0 {
+            candidates.retain(|(logit, _)| weight(*logit) >= f64::from(min_p));
+        }
+        // By id: the sum then has one order, whatever selected the candidates.
+        candidates.sort_unstable_by_key(|(_, id)| *id);
+        let total: f64 = candidates.iter().map(|(logit, _)| weight(*logit)).sum();
+        let mut rest = draw * total;
+        for (logit, id) in candidates.iter() {
+            rest -= weight(*logit);
+            if rest < 0.0 {
+                return Some(*id);
+            }
+        }
+        // Rounding left a remainder: the last token that has any probability.
+        candidates.iter().rev().find(|(logit, _)| weight(*logit) > 0.0).map(|(_, id)| *id)
+    }
+}
+
+/// Larger logits first, then lower ids. The logits are numbers.
+fn by_rank(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
+    b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
+}
+
+/// The largest logit's id, the lowest among equals; `None` if no logit is a number.
+pub fn greedy(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(f32, u32)> = None;
+    for (id, logit) in (0_u32..).zip(logits) {
+        if !logit.is_nan() && best.is_none_or(|(largest, _)| *logit > largest) {
+            best = Some((*logit, id));
+        }
+    }
+    best.map(|(_, id)| id)
+}
+
+/// Keeps the smallest set of best candidates whose weights sum to `share` of all.
+///
+/// Sorts only as many of the best as turn out to be needed: a peaked distribution over 150,000
+/// tokens needs a few hundred.
+fn keep_mass(candidates: &mut Vec<(f32, u32)>, share: f64, weight: impl Fn(f32) -> f64) {
+    // In order of id, for one order of summation.
+    candidates.sort_unstable_by_key(|(_, id)| *id);
+    let target = share * candidates.iter().map(|(logit, _)| weight(*logit)).sum::<f64>();
+    let (mut sorted, mut mass, mut block) = (0, 0.0, 256);
+    while sorted < candidates.len() {
+        let rest = &mut candidates[sorted..];
+        let end = block.min(rest.len());
+        if end < rest.len() {
+            rest.select_nth_unstable_by(end - 1, by_rank);
+        }
+        rest[..end].sort_unstable_by(by_rank);
+        for index in sorted..sorted + end {
+            mass += weight(candidates[index].0);
+            if mass >= target {
+                candidates.truncate(index + 1);
+                return;
+            }
+        }
+        sorted += end;
+        block *= 8;
+    }
+}
+
+/// SplitMix64's output function (Steele, Lea, Flood 2014).
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// A number in [0, 1) for a seed, an answer and a position.
+fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
+    const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+    let counter = u64::from(choice) << 32 | u64::from(position);
+    let bits = mix(mix(seed.wrapping_add(GAMMA)).wrapping_add(counter.wrapping_mul(GAMMA)));
+    // 53 bits are what an f64 holds.
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}

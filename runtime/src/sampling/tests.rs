@@ -1,0 +1,112 @@
+//! Filters, penalties and draws on small distributions.
+
+use super::*;
+
+fn choose_with(options: SamplingOptions, logits: &[f32], position: u32) -> Option<u32> {
+    let mut sampler = Sampler::new(options, 0, &[], logits.len());
+    sampler.choose(&mut logits.to_vec(), position, &mut SamplingScratch::default())
+}
+
+/// The ids that 2,000 positions draw, with their counts.
+fn counts(options: &SamplingOptions, logits: &[f32]) -> Vec<u32> {
+    let mut counts = vec![0; logits.len()];
+    for position in 0..2_000 {
+        counts[choose_with(options.clone(), logits, position).unwrap() as usize] += 1;
+    }
+    counts
+}
+
+fn hot() -> SamplingOptions {
+    SamplingOptions { temperature: 1.0, seed: 7, ..SamplingOptions::default() }
+}
+
+#[test]
+fn greedy_takes_the_lowest_id_among_equals() {
+    assert_eq!(greedy(&[1.0, 3.0, 3.0, f32::NAN]), Some(1));
+    assert_eq!(greedy(&[f32::NEG_INFINITY, f32::NEG_INFINITY]), Some(0));
+    assert_eq!(greedy(&[f32::NAN]), None);
+    assert_eq!(choose_with(hot(), &[f32::NAN], 0), None);
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let logits = [0.5_f32.ln(), 0.25_f32.ln(), 0.125_f32.ln(), 0.125_f32.ln()];
+    let counts = counts(&hot(), &logits);
+    for (count, share) in counts.iter().zip([0.5, 0.25, 0.125, 0.125]) {
+        // Four standard deviations of a binomial with 2,000 trials are at most 90.
+        assert!((f64::from(*count) - 2_000.0 * share).abs() < 90.0, "{counts:?}");
+    }
+}
+
+#[test]
+fn filters_keep_what_they_say() {
+    let logits = [0.4_f32.ln(), 0.3_f32.ln(), 0.2_f32.ln(), 0.1_f32.ln()];
+    let kept = |options: SamplingOptions| {
+        counts(&options, &logits).iter().map(|count| *count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(SamplingOptions { top_k: 2, ..hot() }), [true, true, false, false]);
+    assert_eq!(kept(SamplingOptions { top_k: 9, ..hot() }), [true; 4]);
+    assert_eq!(kept(SamplingOptions { top_p: 0.69, ..hot() }), [true, true, false, false]);
+    assert_eq!(kept(SamplingOptions { top_p: 0.71, ..hot() }), [true, true, true, false]);
+    assert_eq!(kept(SamplingOptions { top_p: 1e-6, ..hot() }), [true, false, false, false]);
+    assert_eq!(kept(SamplingOptions { min_p: 0.6, ..hot() }), [true, true, false, false]);
+    // Top-p counts mass after top-k: 0.4 / 0.7 is above one half.
+    let both = SamplingOptions { top_k: 2, top_p: 0.5, ..hot() };
+    assert_eq!(kept(both), [true, false, false, false]);
+    assert_eq!(kept(SamplingOptions { temperature: 1e-9, ..hot() }), [true, false, false, false]);
+}
+
+#[test]
+fn a_large_flat_vocabulary_keeps_its_mass() {
+    let mut candidates: Vec<_> = (0..5_000).map(|id| (0.0, id)).collect();
+    keep_mass(&mut candidates, 0.5, |_| 1.0);
+    assert_eq!(candidates.len(), 2_500);
+    assert!(candidates.iter().all(|(_, id)| *id < 2_500), "equal logits stay by id");
+}
+
+#[test]
+fn penalties_count_prompt_and_answer_as_documented() {
+    let options = SamplingOptions {
+        repetition_penalty: 2.0,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.25,
+        ..SamplingOptions::default()
+    };
+    let mut sampler = Sampler::new(options, 0, &[2], 4);
+    let mut scratch = SamplingScratch::default();
+    let mut logits = [3.0, 1.0, 4.0, -1.0];
+    assert_eq!(sampler.choose(&mut logits, 0, &mut scratch), Some(0));
+    assert_eq!(logits, [3.0, 1.0, 2.0, -1.0]);
+    let mut logits = [4.0, 1.0, -4.0, -1.0];
+    assert_eq!(sampler.choose(&mut logits, 1, &mut scratch), Some(0));
+    assert_eq!(logits, [1.25, 1.0, -8.0, -1.0]);
+    let mut logits = [2.0, 1.0, 0.0, -1.0];
+    assert_eq!(sampler.choose(&mut logits, 2, &mut scratch), Some(1));
+    assert_eq!(logits[0], 0.0);
+}
+
+#[test]
+fn a_draw_is_a_function_of_seed_choice_and_position() {
+    assert_eq!(uniform(1, 2, 3), uniform(1, 2, 3));
+    assert_ne!(uniform(1, 2, 3), uniform(2, 2, 3));
+    assert_ne!(uniform(1, 2, 3), uniform(1, 3, 3));
+    assert_ne!(uniform(1, 2, 3), uniform(1, 2, 4));
+    assert!((0..10_000).all(|p| (0.0..1.0).contains(&uniform(0, 0, p))));
+    let mean = (0..10_000).map(|p| uniform(0, 0, p)).sum::<f64>() / 10_000.0;
+    assert!((mean - 0.5).abs() < 0.012, "{mean}");
+}
+
+#[test]
+fn options_outside_their_range_are_refused() {
+    for options in [
+        SamplingOptions { temperature: -1.0, ..hot() },
+        SamplingOptions { temperature: f32::NAN, ..hot() },
+        SamplingOptions { top_p: 0.0, ..hot() },
+        SamplingOptions { min_p: 1.5, ..hot() },
+        SamplingOptions { repetition_penalty: 0.0, ..hot() },
+        SamplingOptions { presence_penalty: f32::INFINITY, ..hot() },
+    ] {
+        assert!(options.check().is_err(), "{options:?}");
+    }
+    assert_eq!(hot().check(), Ok(()));
+}

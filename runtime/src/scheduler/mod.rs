@@ -1,0 +1,216 @@
+//! Decides which rows run in the next step. Counts and ids in, a plan out: no clock, no input or
+//! output, no tensors.
+//!
+//! * Sequences wait first come, first served for a slot; they join and leave between steps.
+//! * A step has one budget of rows. Every sequence that decodes gets one of them; what remains goes
+//!   to prompts in order of admission, in tiles of any size.
+//! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
+//!   tile a step, each tile a call of its own beside the step's rows. So between two tiles there is
+//!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
+//!   and wait for it in order.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+/// A sequence, named by the engine.
+pub type SequenceId = u64;
+
+/// Limits that the scheduler keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerLimits {
+    /// Slots of the cache.
+    pub slots: u32,
+    /// Most rows of a step; at least `slots`.
+    pub rows: u32,
+    /// Longest prompt that is written straight into its slot.
+    pub direct_rows: u32,
+}
+
+/// Rows of one sequence in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedRows {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Its slot.
+    pub slot: u32,
+    /// Position of the first row.
+    pub first: u32,
+    /// Number of rows.
+    pub rows: u32,
+    /// Whether a token is chosen from the last of these rows.
+    pub samples: bool,
+}
+
+/// One tile of a long prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedTile {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Its slot.
+    pub slot: u32,
+    /// Whether this is the first tile of the prompt.
+    pub starts: bool,
+}
+
+/// What the next step runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepPlan {
+    /// Decode rows first, then rows of prompts.
+    pub rows: Vec<PlannedRows>,
+    /// A tile of the long prompt, to be run after the rows.
+    pub tile: Option<PlannedTile>,
+}
+
+impl StepPlan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.tile.is_none()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// `done` rows of the prompt are in the slot.
+    Prompt { done: u32 },
+    /// A long prompt; `started` says whether it is the one that runs.
+    Long { started: bool },
+    /// `next` is the position of the token chosen last.
+    Decode { next: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    sequence: SequenceId,
+    slot: u32,
+    prompt_rows: u32,
+    phase: Phase,
+}
+
+/// The scheduler. A plan that [`Scheduler::plan`] returned counts as done.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: SchedulerLimits,
+    waiting: VecDeque<(SequenceId, u32)>,
+    /// In order of admission.
+    running: Vec<Running>,
+    free_slots: Vec<u32>,
+}
+
+impl Scheduler {
+    /// A scheduler without sequences. Every slot must get a row in a step: `rows >= slots`.
+    pub fn new(limits: SchedulerLimits) -> Scheduler {
+        assert!(limits.slots >= 1 && limits.rows >= limits.slots, "every slot has a row in a step");
+        Scheduler {
+            limits,
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(limits.slots as usize),
+            free_slots: (0..limits.slots).rev().collect(),
+        }
+    }
+
+    /// Queues a sequence whose prompt has `prompt_rows` rows, at least one.
+    pub fn submit(&mut self, sequence: SequenceId, prompt_rows: u32) {
+        assert!(prompt_rows > 0, "a prompt has rows");
+        self.waiting.push_back((sequence, prompt_rows));
+    }
+
+    /// Removes a sequence, wherever it is, and returns the slot that it held.
+    pub fn remove(&mut self, sequence: SequenceId) -> Option<u32> {
+        self.waiting.retain(|(waiting, _)| *waiting != sequence);
+        let index = self.running.iter().position(|running| running.sequence == sequence)?;
+        let slot = self.running.remove(index).slot;
+        self.free_slots.push(slot);
+        Some(slot)
+    }
+
+    /// The long prompt's last tile has been computed: its sequence decodes from now on.
+    pub fn finish_long_prompt(&mut self, sequence: SequenceId) {
+        if let Some(running) = self.running.iter_mut().find(|r| r.sequence == sequence) {
+            running.phase = Phase::Decode { next: running.prompt_rows };
+        }
+    }
+
+    /// Whether no sequence waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences that wait for a slot.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Sequences that hold a slot.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Admits what has room and writes the next step into `plan`, whose memory is reused.
+    pub fn plan(&mut self, plan: &mut StepPlan) {
+        self.admit();
+        plan.rows.clear();
+        plan.tile = None;
+        let mut budget = self.limits.rows;
+        for running in &mut self.running {
+            if let Phase::Decode { next } = &mut running.phase {
+                plan.rows.push(PlannedRows {
+                    sequence: running.sequence,
+                    slot: running.slot,
+                    first: *next,
+                    rows: 1,
+                    samples: true,
+                });
+                *next += 1;
+                budget -= 1;
+            }
+        }
+        for running in &mut self.running {
+            let Phase::Prompt { done } = running.phase else { continue };
+            let rows = budget.min(running.prompt_rows - done);
+            if rows == 0 {
+                break;
+            }
+            let samples = done + rows == running.prompt_rows;
+            plan.rows.push(PlannedRows {
+                sequence: running.sequence,
+                slot: running.slot,
+                first: done,
+                rows,
+                samples,
+            });
+            running.phase = if samples {
+                Phase::Decode { next: running.prompt_rows }
+            } else {
+                Phase::Prompt { done: done + rows }
+            };
+            budget -= rows;
+        }
+        plan.tile = self.plan_tile();
+    }
+
+    fn admit(&mut self) {
+        while let Some(&(sequence, prompt_rows)) = self.waiting.front() {
+            let Some(slot) = self.free_slots.pop() else { return };
+            self.waiting.pop_front();
+            let phase = if prompt_rows > self.limits.direct_rows {
+                Phase::Long { started: false }
+            } else {
+                Phase::Prompt { done: 0 }
+            };
+            self.running.push(Running { sequence, slot, prompt_rows, phase });
+        }
+    }
+
+    fn plan_tile(&mut self) -> Option<PlannedTile> {
+        let is_started = |running: &Running| running.phase == Phase::Long { started: true };
+        let is_long = |running: &Running| matches!(running.phase, Phase::Long { .. });
+        let index = (self.running.iter().position(is_started))
+            .or_else(|| self.running.iter().position(is_long))?;
+        let running = &mut self.running[index];
+        let starts = !is_started(running);
+        running.phase = Phase::Long { started: true };
+        Some(PlannedTile { sequence: running.sequence, slot: running.slot, starts })
+    }
+}

@@ -1,0 +1,145 @@
+//! Properties of every schedule, over random arrivals and departures.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+struct Arrival {
+    step: u32,
+    prompt_rows: u32,
+    new_tokens: u32,
+    long_tiles: u32,
+}
+
+fn arrival() -> impl Strategy<Value = Arrival> {
+    (0..30_u32, 1..70_u32, 1..12_u32, 1..9_u32).prop_map(
+        |(step, prompt_rows, new_tokens, long_tiles)| Arrival {
+            step,
+            prompt_rows,
+            new_tokens,
+            long_tiles,
+        },
+    )
+}
+
+#[derive(Default)]
+struct Progress {
+    rows: u32,
+    tokens: u32,
+    tiles: u32,
+    slot: Option<u32>,
+}
+
+proptest! {
+    #[test]
+    fn every_schedule_keeps_its_promises(
+        slots in 1..5_u32,
+        spare in 0..12_u32,
+        direct_rows in 1..70_u32,
+        mut arrivals in prop::collection::vec(arrival(), 1..14),
+    ) {
+        arrivals.sort_by_key(|arrival| arrival.step);
+        let limits = SchedulerLimits { slots, rows: slots + spare, direct_rows };
+        let mut scheduler = Scheduler::new(limits);
+        let mut progress: BTreeMap<SequenceId, Progress> = BTreeMap::new();
+        let mut first_seen = Vec::new();
+        let mut decoding: BTreeSet<SequenceId> = BTreeSet::new();
+        let mut plan = StepPlan::default();
+        let mut submitted = 0;
+        let mut step = 0;
+        loop {
+            while submitted < arrivals.len() && arrivals[submitted].step <= step {
+                scheduler.submit(submitted as u64, arrivals[submitted].prompt_rows);
+                submitted += 1;
+            }
+            scheduler.plan(&mut plan);
+            prop_assert!(plan.rows.iter().map(|rows| rows.rows).sum::<u32>() <= limits.rows);
+            prop_assert!(!plan.is_empty() || scheduler.is_idle());
+            let planned: BTreeSet<_> = plan.rows.iter().map(|rows| rows.sequence).collect();
+            prop_assert_eq!(planned.len(), plan.rows.len(), "a sequence occurs once in a step");
+            prop_assert!(decoding.is_subset(&planned), "everybody who decodes gets a row");
+            let mut held = BTreeSet::new();
+            for (sequence, slot) in plan.rows.iter().map(|rows| (rows.sequence, rows.slot))
+                .chain(plan.tile.iter().map(|tile| (tile.sequence, tile.slot)))
+            {
+                prop_assert!(slot < limits.slots);
+                prop_assert!(held.insert(slot), "no slot serves two sequences");
+                let entry = progress.entry(sequence).or_default();
+                prop_assert!(entry.slot.is_none_or(|before| before == slot));
+                if entry.slot.replace(slot).is_none() {
+                    first_seen.push(sequence);
+                }
+            }
+            let mut done = Vec::new();
+            for rows in &plan.rows {
+                let arrival = &arrivals[rows.sequence as usize];
+                let entry = progress.entry(rows.sequence).or_default();
+                prop_assert_eq!(rows.first, entry.rows, "rows follow each other");
+                prop_assert!(rows.rows >= 1);
+                entry.rows += rows.rows;
+                prop_assert_eq!(rows.samples, entry.rows >= arrival.prompt_rows);
+                if rows.samples {
+                    decoding.insert(rows.sequence);
+                    entry.tokens += 1;
+                    if entry.tokens == arrival.new_tokens {
+                        done.push(rows.sequence);
+                    }
+                }
+            }
+            if let Some(tile) = plan.tile {
+                let arrival = &arrivals[tile.sequence as usize];
+                let entry = progress.entry(tile.sequence).or_default();
+                prop_assert!(arrival.prompt_rows > limits.direct_rows);
+                prop_assert_eq!(tile.starts, entry.tiles == 0);
+                entry.tiles += 1;
+                if entry.tiles == arrival.long_tiles {
+                    entry.rows = arrival.prompt_rows;
+                    scheduler.finish_long_prompt(tile.sequence);
+                    decoding.insert(tile.sequence);
+                    entry.tokens = 1;
+                    if arrival.new_tokens == 1 {
+                        done.push(tile.sequence);
+                    }
+                }
+            }
+            for sequence in done {
+                decoding.remove(&sequence);
+                prop_assert_eq!(scheduler.remove(sequence), progress[&sequence].slot);
+            }
+            step += 1;
+            prop_assert!(step < 100_000, "every sequence ends");
+            if submitted == arrivals.len() && scheduler.is_idle() {
+                break;
+            }
+        }
+        for (sequence, arrival) in arrivals.iter().enumerate() {
+            prop_assert_eq!(progress[&(sequence as u64)].tokens, arrival.new_tokens);
+        }
+        // Long prompts hold their slot before their first tile, so only the direct ones show
+        // admission order, and only where the budget reached them in it.
+        let longs: Vec<_> = first_seen.iter().copied()
+            .filter(|s| arrivals[*s as usize].prompt_rows > limits.direct_rows).collect();
+        let directs: Vec<_> = first_seen.iter().copied()
+            .filter(|s| arrivals[*s as usize].prompt_rows <= limits.direct_rows).collect();
+        prop_assert!(longs.is_sorted() && directs.is_sorted(), "first come, first served");
+    }
+}
+
+#[test]
+fn a_cancelled_sequence_gives_its_slot_back() {
+    let mut scheduler = Scheduler::new(SchedulerLimits { slots: 1, rows: 4, direct_rows: 100 });
+    scheduler.submit(1, 10);
+    scheduler.submit(2, 3);
+    let mut plan = StepPlan::default();
+    scheduler.plan(&mut plan);
+    assert_eq!(plan.rows.len(), 1);
+    assert_eq!(scheduler.waiting(), 1);
+    assert_eq!(scheduler.remove(1), Some(0));
+    scheduler.plan(&mut plan);
+    assert_eq!(plan.rows[0].sequence, 2);
+    assert!(plan.rows[0].samples);
+    assert_eq!(scheduler.remove(7), None);
+}

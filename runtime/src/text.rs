@@ -1,0 +1,125 @@
+//! Text of an answer as it grows: characters are never split, stop strings never emitted.
+
+use weir_tokenizer::{DecodeStream, Tokenizer};
+
+/// Holds back text that may turn out to be part of a stop string.
+#[derive(Clone, Debug, Default)]
+pub struct StopFilter {
+    stops: Vec<String>,
+    pending: String,
+}
+
+impl StopFilter {
+    /// A filter for these strings, none of which is empty.
+    pub fn new(stops: Vec<String>) -> StopFilter {
+        StopFilter { stops, pending: String::new() }
+    }
+
+    /// Takes text, appends what is certain to `out`, and says whether a stop string has occurred;
+    /// what follows it is dropped.
+    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
+        if self.stops.is_empty() {
+            out.push_str(text);
+            return false;
+        }
+        self.pending.push_str(text);
+        let first = self.stops.iter().filter_map(|stop| self.pending.find(stop.as_str())).min();
+        if let Some(first) = first {
+            out.push_str(&self.pending[..first]);
+            self.pending.clear();
+            return true;
+        }
+        let held = self.stops.iter().map(|stop| overlap(&self.pending, stop)).max().unwrap_or(0);
+        let certain = self.pending.len() - held;
+        out.push_str(&self.pending[..certain]);
+        self.pending.drain(..certain);
+        false
+    }
+
+    /// The answer ends: what was held back is text after all.
+    pub fn finish(&mut self, out: &mut String) {
+        out.push_str(&self.pending);
+        self.pending.clear();
+    }
+}
+
+/// Bytes of the longest end of `text` that `stop` begins with.
+fn overlap(text: &str, stop: &str) -> usize {
+    let longest = text.len().min(stop.len().saturating_sub(1));
+    (1..=longest)
+        .rev()
+        .find(|bytes| {
+            text.is_char_boundary(text.len() - bytes)
+                && stop.is_char_boundary(*bytes)
+                && text.ends_with(&stop[..*bytes])
+        })
+        .unwrap_or(0)
+}
+
+/// Turns the tokens of one answer into text.
+#[derive(Clone, Debug)]
+pub struct TextStream {
+    decoder: DecodeStream,
+    stops: StopFilter,
+}
+
+impl TextStream {
+    /// A stream that leaves out special tokens and ends at stop strings.
+    pub fn new(tokenizer: &Tokenizer, stops: Vec<String>) -> TextStream {
+        TextStream { decoder: tokenizer.decode_stream(true), stops: StopFilter::new(stops) }
+    }
+
+    /// Takes a token, appends the text that is certain to `out`, and says whether a stop string has
+    /// occurred.
+    pub fn push(&mut self, token: u32, out: &mut String) -> bool {
+        self.decoder.push(token).is_some_and(|text| self.stops.push(&text, out))
+    }
+
+    /// The answer ends. `true` if a stop string was in its last bytes.
+    pub fn finish(&mut self, out: &mut String) -> bool {
+        let rest = self.decoder.finish();
+        let stopped = self.stops.push(&rest, out);
+        if !stopped {
+            self.stops.finish(out);
+        }
+        stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let mut filter = StopFilter::new(stops.iter().map(|stop| stop.to_string()).collect());
+        let mut out = String::new();
+        for piece in pieces {
+            if filter.push(piece, &mut out) {
+                return (out, true);
+            }
+            assert!(!stops.iter().any(|stop| out.ends_with(&stop[..stop.len() - 1])), "{out:?}");
+        }
+        filter.finish(&mut out);
+        (out, false)
+    }
+
+    #[test]
+    fn stop_strings_across_pieces_are_not_emitted() {
+        assert_eq!(run(&["###"], &["ab#", "#", "#cd"]), ("ab".into(), true));
+        assert_eq!(run(&["###"], &["ab", "##", "c", "#"]), ("ab##c#".into(), false));
+        assert_eq!(run(&["xy", "abc"], &["1a", "b", "d", "x"]), ("1abdx".into(), false));
+        assert_eq!(run(&["éa"], &["o", "é", "a!"]), ("o".into(), true));
+    }
+
+    #[test]
+    fn the_earliest_stop_wins() {
+        assert_eq!(run(&["later", "now"], &["do it now or later"]), ("do it ".into(), true));
+    }
+
+    #[test]
+    fn without_stops_text_passes_at_once() {
+        let mut out = String::new();
+        assert!(!StopFilter::default().push("a", &mut out));
+        assert_eq!(out, "a");
+    }
+}
