@@ -15,7 +15,7 @@ fn fixtures() -> Option<PathBuf> {
 }
 
 /// Models with parts that come later: routed experts, latent attention.
-fn is_later(name: &str) -> bool {
+pub fn is_later(name: &str) -> bool {
     ["mixtral-", "deepseek-v3-", "gpt-oss-"].iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -4,5 +4,6 @@ mod broken;
 mod decoders;
 mod files;
 mod fixtures;
+mod goldens;
 mod operators;
 mod tiny;

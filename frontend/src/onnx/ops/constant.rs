@@ -108,6 +108,8 @@ fn float_range(cx: &mut Cx<'_, '_>, dtype: DType) -> Result<Vec<Value>, Problem>
     let bytes: Vec<u8> = match dtype {
         DType::F32 => numbers.flat_map(|number| (number as f32).to_le_bytes()).collect(),
         DType::F64 => numbers.flat_map(f64::to_le_bytes).collect(),
+        DType::F16 => numbers.flat_map(|n| half::f16::from_f64(n).to_le_bytes()).collect(),
+        DType::BF16 => numbers.flat_map(|n| half::bf16::from_f64(n).to_le_bytes()).collect(),
         other => return Err(cx.unsupported(format!("a range of {other}"))),
     };
     let ty = TensorType::new(dtype, vec![Dim::from(count as usize)]);

@@ -2,8 +2,8 @@
 
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::unary::UnaryOp;
-use weir_ir::ops::{Binary, Cast, Select, Unary};
-use weir_ir::{DType, Value};
+use weir_ir::ops::{Binary, Cast, KnownValue, Select, Unary};
+use weir_ir::{DType, Dim, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
@@ -192,5 +192,10 @@ fn dropout(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     {
         return Err(cx.unsupported("training mode"));
     }
-    Ok(vec![x])
+    if !cx.wants(1) {
+        return Ok(vec![x]);
+    }
+    let (dtype, elements) = (DType::Bool, vec![Dim::number(1)]);
+    let kept = KnownValue { dtype, shape: cx.shape(x), elements };
+    Ok(vec![x, cx.push(kept, &[])?])
 }

@@ -2,10 +2,12 @@
 //! `RMSNormalization` differ only in name; the `Skip` forms add a residual first and hand it on.
 
 use weir_ir::ops::binary::BinaryOp;
-use weir_ir::ops::{LayerNorm, RmsNorm};
+use weir_ir::ops::reduce::ReduceOp;
+use weir_ir::ops::unary::UnaryOp;
+use weir_ir::ops::{LayerNorm, Reduce, RmsNorm};
 use weir_ir::{Dim, Value};
 
-use super::elementwise::{binary, cast_to};
+use super::elementwise::{binary, cast_to, unary, with_number};
 use super::shape::{product, reshape_to};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
@@ -41,16 +43,34 @@ fn norm(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
             None
         }
     };
-    if axis + 1 == shape.len() {
-        return Ok(vec![over_last(cx, kind, x, weight, bias, epsilon)?]);
-    }
     // Several dimensions are normed together as one.
     let mut flat = shape[..axis].to_vec();
     let width = product(&shape[axis..]).ok_or_else(|| cx.malformed("too many elements"))?;
-    flat.push(width.clone());
-    let x = reshape_to(cx, x, &flat, true)?;
-    let x = over_last(cx, kind, x, weight, bias, epsilon)?;
-    Ok(vec![reshape_to(cx, x, &shape, true)?])
+    flat.push(width);
+    let rows = reshape_to(cx, x, &flat, true)?;
+    let normed = over_last(cx, kind, rows, weight, bias, epsilon)?;
+    let mut results = vec![reshape_to(cx, normed, &shape, true)?];
+    if kind == Kind::Layer && (cx.wants(1) || cx.wants(2)) {
+        results.extend(statistics(cx, x, axis, epsilon)?);
+    }
+    Ok(results)
+}
+
+/// Mean and inverse deviation, which a file may name as further outputs.
+fn statistics(
+    cx: &mut Cx<'_, '_>,
+    x: Value,
+    axis: usize,
+    epsilon: f32,
+) -> Result<[Value; 2], Problem> {
+    let axes: Vec<usize> = (axis..cx.rank(x)).collect();
+    let mean_of = Reduce { op: ReduceOp::Mean, axes, keep: true };
+    let mean = cx.push(mean_of.clone(), &[x])?;
+    let apart = binary(cx, BinaryOp::Sub, x, mean)?;
+    let square = binary(cx, BinaryOp::Mul, apart, apart)?;
+    let variance = cx.push(mean_of, &[square])?;
+    let variance = with_number(cx, BinaryOp::Add, variance, f64::from(epsilon))?;
+    Ok([mean, unary(cx, UnaryOp::Rsqrt, variance)?])
 }
 
 fn over_last(
