@@ -59,9 +59,9 @@ pub struct QuantData {
 
 /// Row-major strides of a shape.
 pub fn row_major(sizes: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1; sizes.len()];
+    let mut strides = vec![1usize; sizes.len()];
     for index in (1..sizes.len()).rev() {
-        strides[index - 1] = strides[index] * sizes[index];
+        strides[index - 1] = strides[index].saturating_mul(sizes[index]);
     }
     strides
 }

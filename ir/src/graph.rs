@@ -334,7 +334,7 @@ impl Body {
 
     /// Live nodes in order.
     pub fn live(&self) -> impl Iterator<Item = (Node, &NodeData)> {
-        self.order.iter().map(|node| (*node, &self.nodes[*node]))
+        self.order.iter().filter_map(|node| Some((*node, self.nodes.get(*node)?)))
     }
 }
 

@@ -15,6 +15,7 @@ pub mod ops;
 pub mod patch;
 pub mod stage;
 pub mod types;
+pub mod verify;
 
 pub use constant::{ConstData, Constant, QuantData};
 pub use dim::{Dim, Symbol};
@@ -27,3 +28,4 @@ pub use ops::Op;
 pub use patch::{Patch, Rebuild};
 pub use stage::{Stage, Stages};
 pub use types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
+pub use verify::{Verified, VerifyError, verify};

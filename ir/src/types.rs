@@ -189,9 +189,12 @@ impl TensorType {
         self.shape.iter().map(Dim::as_size).collect()
     }
 
-    /// Number of elements, if all sizes are numbers and it does not overflow.
+    /// Number of elements, if all sizes are numbers and no product of some of them overflows.
     pub fn element_count(&self) -> Option<usize> {
-        self.sizes()?.into_iter().try_fold(1usize, usize::checked_mul)
+        let sizes = self.sizes()?;
+        let bound =
+            sizes.iter().try_fold(1usize, |count, size| count.checked_mul((*size).max(1)))?;
+        Some(if sizes.contains(&0) { 0 } else { bound })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What all forms of attention share: scores, masks and softmax, one query at a time in f32.
 
-use super::{EvalFault, Tensor};
+use super::{EvalFault, Tensor, checked_count};
 use crate::interpret::tensor::move_elements;
 use crate::ops::rules::{broadcast_strides, strided};
 
@@ -54,6 +54,7 @@ pub(crate) enum Mask {
 
 impl Mask {
     pub(crate) fn new(mask: &Tensor, scores: &[usize; 4]) -> Result<Mask, EvalFault> {
+        checked_count(scores)?;
         let strides = broadcast_strides(mask.sizes(), 4);
         let whole = move_elements!(mask, scores.to_vec(), |v| strided(v, 0, &strides, scores));
         let keys = scores[3];

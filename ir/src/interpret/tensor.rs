@@ -34,11 +34,12 @@ pub struct Tensor {
 
 /// Number of elements, if it is within [`MAX_ELEMENTS`].
 pub fn checked_count(sizes: &[usize]) -> Result<usize, EvalFault> {
-    sizes
-        .iter()
-        .try_fold(1usize, |count, size| count.checked_mul(*size))
-        .filter(|count| *count <= MAX_ELEMENTS)
-        .ok_or_else(|| EvalFault::TooLarge(sizes.to_vec()))
+    // A size of 0 counts as 1, so that no partial product is beyond the limit either.
+    let bound = sizes.iter().try_fold(1usize, |count, size| count.checked_mul((*size).max(1)));
+    match bound {
+        Some(bound) if bound <= MAX_ELEMENTS => Ok(if sizes.contains(&0) { 0 } else { bound }),
+        _ => Err(EvalFault::TooLarge(sizes.to_vec())),
+    }
 }
 
 /// A float rounded to a float type of up to 32 bits.

@@ -179,7 +179,7 @@ pub(crate) fn uniform<'a>(operand: Operand<'a>) -> Option<&'a Dim> {
 
 /// All elements of a short tensor.
 pub(crate) fn listed(operand: Operand<'_>) -> Option<Vec<Dim>> {
-    let count = operand.ty.element_count().filter(|count| *count <= MAX_KNOWN)?;
+    let count = short_sizes(&operand.ty.shape)?.into_iter().product();
     match operand.known? {
         Known::Elements(elements) => (elements.len() == count).then(|| elements.clone()),
         Known::Fill(value) => Some(vec![value.clone(); count]),
@@ -218,8 +218,9 @@ pub(crate) fn elementwise(
 /// Sizes as numbers if the elements are few enough to list.
 pub(crate) fn short_sizes(shape: &[Dim]) -> Option<Vec<usize>> {
     let sizes: Vec<usize> = shape.iter().map(Dim::as_size).collect::<Option<_>>()?;
-    let count = sizes.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
-    (count <= MAX_KNOWN).then_some(sizes)
+    // A size of 0 counts as 1, so that no partial product overflows.
+    let bound = sizes.iter().try_fold(1usize, |count, size| count.checked_mul((*size).max(1)))?;
+    (bound <= MAX_KNOWN).then_some(sizes)
 }
 
 /// Content of a result that is a strided view of its operand: `view` maps the operand's sizes to
@@ -279,7 +280,8 @@ pub(crate) fn strided<T: Clone>(
                     .map(|step| data[(place + step as isize * inner_stride) as usize].clone()),
             ),
         }
-        // Next index of the outer dimensions, last one fastest.
+        // Next index of the outer dimensions, last one fastest. The stride of a size 1 may be
+        // anything; it is added and taken away again.
         let mut dimension = outer.len();
         loop {
             if dimension == 0 {
@@ -287,11 +289,11 @@ pub(crate) fn strided<T: Clone>(
             }
             dimension -= 1;
             index[dimension] += 1;
-            place += strides[dimension];
+            place = place.wrapping_add(strides[dimension]);
             if index[dimension] < outer[dimension] {
                 break;
             }
-            place -= strides[dimension] * outer[dimension] as isize;
+            place = place.wrapping_sub(strides[dimension].wrapping_mul(outer[dimension] as isize));
             index[dimension] = 0;
         }
     }

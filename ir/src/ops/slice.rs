@@ -45,8 +45,9 @@ impl CoreOp for Slice {
             let start = usize::try_from(self.start.as_number()?).ok()?;
             let mut strides: Vec<isize> =
                 row_major(sizes).into_iter().map(|stride| stride as isize).collect();
-            let first = start * strides[self.axis] as usize;
-            strides[self.axis] *= isize::try_from(self.step).ok()?;
+            let first = start.checked_mul(strides[self.axis] as usize)?;
+            strides[self.axis] =
+                strides[self.axis].saturating_mul(isize::try_from(self.step).ok()?);
             Some((first, strides))
         });
         single_known(dtype, shape, known)
@@ -57,7 +58,7 @@ impl CoreOp for Slice {
         let start = self.start.as_size().ok_or_else(|| EvalFault::Unbound(self.start.to_string()))?;
         let mut strides: Vec<isize> =
             row_major(given[0].sizes()).into_iter().map(|stride| stride as isize).collect();
-        let first = start * strides[self.axis] as usize;
+        let first = start.saturating_mul(strides[self.axis] as usize);
         // The type rule has checked that every index is in range, so no step leaves `isize`.
         strides[self.axis] = strides[self.axis].saturating_mul(self.step as isize);
         Ok(vec![move_elements!(given[0], sizes.clone(), |values| {
