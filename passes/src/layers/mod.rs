@@ -1,0 +1,4 @@
+//! Layers: repetitions found and held once, and the last step to numbers.
+
+pub mod fix_shapes;
+pub mod fold_layers;
