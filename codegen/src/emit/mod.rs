@@ -36,6 +36,7 @@
 //! |---|---|
 //! | `assembly` | declarations, definitions, relocation, layout of the code region |
 //! | `body` | the vocabulary: values, memory, loops, calls, team |
+//! | `convert` | halves, bf16 and bytes in memory, floats in registers |
 //! | `math` | exp, ln, tanh, sigmoid, erf on lanes, with error bounds |
 //! | `listing` | disassembly of a finished image |
 //!
@@ -45,6 +46,7 @@
 
 mod assembly;
 mod body;
+mod convert;
 mod listing;
 mod math;
 

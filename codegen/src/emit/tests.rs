@@ -234,3 +234,103 @@ fn mistakes_are_errors() {
 fn the_same_functions_give_the_same_bytes() {
     assert_eq!(map_image(|b, x| b.tanh(x)), map_image(|b, x| b.tanh(x)));
 }
+
+/// Stores floats narrow, loads them back, in the widths of a vector loop and its remainder.
+fn narrow(
+    inputs: &[f32],
+    store: impl Fn(&mut Body<'_>, Value, Value),
+    load: impl Fn(&mut Body<'_>, Lanes, Value) -> Value,
+    width: i64,
+) -> Vec<f32> {
+    let mut assembly = Assembly::new().unwrap();
+    let id = assembly.declare("narrow", signature(&[POINTER; 4], &[])).unwrap();
+    assembly
+        .define(id, |b| {
+            let [from, middle, to, count] = b.params();
+            let zero = b.int(0);
+            b.for_lanes(zero, count, |b, index, lanes| {
+                let from = b.element(from, index, 4);
+                let middle = b.element(middle, index, width);
+                let x = b.load(lanes.float(), from, 0);
+                store(b, x, middle);
+            });
+            b.for_lanes(zero, count, |b, index, lanes| {
+                let middle = b.element(middle, index, width);
+                let to = b.element(to, index, 4);
+                let x = load(b, lanes, middle);
+                b.store(x, to, 0);
+            });
+            b.ret(&[]);
+        })
+        .unwrap();
+    let code = ExecutableCode::new(&assembly.finish().unwrap()).unwrap();
+    let mut middle = vec![0; inputs.len() * width as usize];
+    let mut out = vec![0; inputs.len() * 4];
+    code.call_kernel(
+        "narrow",
+        &mut [
+            Argument::Read(&bytes(inputs)),
+            Argument::Write(&mut middle),
+            Argument::Write(&mut out),
+            Argument::Count(inputs.len() as u64),
+        ],
+    );
+    floats(&out)
+}
+
+/// All halves, the points between them and their neighbours, and numbers of all sizes.
+fn hard_to_round() -> Vec<f32> {
+    let mut values =
+        vec![f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 65_519.996];
+    for bits in 0..=u16::MAX {
+        let value = half::f16::from_bits(bits).to_f32();
+        let next = half::f16::from_bits(bits.wrapping_add(1)).to_f32();
+        let between = (value + next) / 2.0;
+        values.extend([value, between, between.next_up(), between.next_down()]);
+    }
+    values.extend((0..50_021u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))));
+    values.extend(values[..3].to_vec());
+    values.retain(|value| !value.is_nan());
+    values
+}
+
+#[test]
+fn halves_round_to_nearest_even() {
+    let inputs = hard_to_round();
+    let got = narrow(&inputs, |b, x, at| b.store_f16(x, at, 0), |b, l, at| b.load_f16(l, at, 0), 2);
+    for (x, got) in inputs.iter().zip(got) {
+        assert_eq!(got.to_bits(), half::f16::from_f32(*x).to_f32().to_bits(), "{x:e}");
+    }
+    let nan = narrow(
+        &[f32::NAN; 5],
+        |b, x, at| b.store_f16(x, at, 0),
+        |b, l, at| b.load_f16(l, at, 0),
+        2,
+    );
+    assert!(nan.iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn bf16_rounds_to_nearest_even() {
+    let inputs = hard_to_round();
+    let store = |b: &mut Body<'_>, x, at| b.store_bf16(x, at, 0);
+    let load = |b: &mut Body<'_>, lanes, at| b.load_bf16(lanes, at, 0);
+    for (x, got) in inputs.iter().zip(narrow(&inputs, store, load, 2)) {
+        assert_eq!(got.to_bits(), half::bf16::from_f32(*x).to_f32().to_bits(), "{x:e}");
+    }
+    assert!(narrow(&[f32::NAN; 5], store, load, 2).iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn signed_bytes_come_back() {
+    let inputs: Vec<f32> = (-128..=126).map(|i| i as f32).collect();
+    let store = |b: &mut Body<'_>, x, at| {
+        let whole = b.to_int(x);
+        b.store_i8(whole, at, 0);
+    };
+    let load = |b: &mut Body<'_>, lanes, at| {
+        let whole = b.load_i8(lanes, at, 0);
+        b.to_float(whole)
+    };
+    assert_eq!(narrow(&inputs, store, load, 1), inputs);
+}

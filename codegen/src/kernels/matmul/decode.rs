@@ -1,6 +1,6 @@
 //! Decodes packed units with Cranelift: scalars (one channel) and lanes (four channels) alike.
 
-use crate::emit::{Body, FLOAT, INT, INTS, InstBuilder, LANES, Type, Value, types};
+use crate::emit::{Body, FLOAT, INT, INTS, InstBuilder, LANES, Lanes, Type, Value, types};
 use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
 fn float_of(int: Type) -> Type {
@@ -17,35 +17,6 @@ pub(super) fn unit_elements(format: WeightFormat) -> usize {
     }
 }
 
-/// IEEE halves in the low 16 bits of each lane (the others zero) as floats, exactly.
-///
-/// Moved to the place of an f32 the exponent is 112 too small; a product with 2¹¹² mends it, also for
-/// subnormals. Infinity and not-a-number keep their exponent.
-fn half_to_float(b: &mut Body<'_>, half: Value) -> Value {
-    let int = b.type_of(half);
-    let float = float_of(int);
-    let magnitude_mask = b.constant_int(int, 0x7fff);
-    let sign_mask = b.constant_int(int, 0x8000);
-    let magnitude = b.ins().band(half, magnitude_mask);
-    let sign = b.ins().band(half, sign_mask);
-    let thirteen = b.int32(13);
-    let sixteen = b.int32(16);
-    let moved = b.ins().ishl(magnitude, thirteen);
-    let sign = b.ins().ishl(sign, sixteen);
-    let scale = b.constant(float, f32::from_bits((127 + 112) << 23));
-    let moved_float = b.bitcast(float, moved);
-    let value = b.fmul(moved_float, scale);
-    let value = b.bitcast(int, value);
-    let exponent = b.constant_int(int, 0x7f80_0000);
-    let special = b.ins().bor(moved, exponent);
-    let first_special = b.constant_int(int, 0x7c00);
-    let is_special =
-        b.compare(crate::emit::IntCC::SignedGreaterThanOrEqual, magnitude, first_special);
-    let bits = b.select(is_special, special, value);
-    let bits = b.ins().bor(bits, sign);
-    b.bitcast(float, bits)
-}
-
 /// Element `index` of each unit: the value, or the code as a float.
 pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index: usize) -> Value {
     let int = b.type_of(unit);
@@ -60,7 +31,7 @@ pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index
         WeightFormat::F32 => b.bitcast(float, unit),
         WeightFormat::F16 => {
             let half = code(b, 16 * index as i32, 0xffff);
-            half_to_float(b, half)
+            b.half_to_float(half)
         }
         WeightFormat::Bf16 => {
             let bits = if index == 0 {
@@ -97,14 +68,7 @@ pub(super) fn parameters(
     let zero_at = (layout.zeros_offset() + lane * blocks.zero.bytes()) as i32;
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(LANES, block, scale_at),
-        ScaleType::F16 => {
-            let halves = b.ins().uload16x4(
-                cranelift_codegen::ir::MemFlagsData::new().with_notrap(),
-                block,
-                scale_at,
-            );
-            half_to_float(b, halves)
-        }
+        ScaleType::F16 => b.load_f16(Lanes::Four, block, scale_at),
     };
     let zero = match blocks.zero {
         ZeroPoint::Implied => b.constant(LANES, layout.format.implied_zero()),
@@ -134,11 +98,7 @@ pub(super) fn channel_parameters(
     let scale_at = b.element(block, lane, blocks.scale.bytes() as i64);
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(FLOAT, scale_at, 0),
-        ScaleType::F16 => {
-            let half = b.load(types::I16, scale_at, 0);
-            let half = b.ins().uextend(INT, half);
-            half_to_float(b, half)
-        }
+        ScaleType::F16 => b.load_f16(Lanes::One, scale_at, 0),
     };
     let zeros = layout.zeros_offset() as i32;
     let zero = match blocks.zero {

@@ -7,8 +7,6 @@
 //!
 //! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
 
-use cranelift_codegen::ir::types;
-
 use super::{Compute, MatmulSpec};
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INTS, InstBuilder, IntCC, LANES, POINTER,
@@ -146,28 +144,9 @@ fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction:
         let from = b.element(from, index, 4);
         let to = b.element(to, index, 4);
         let x = b.load(lanes.float(), from, 0);
-        let rounded = round_bf16(b, x);
+        let rounded = b.round_to_bf16(x);
         b.store(rounded, to, 0);
     });
-}
-
-/// Nearest value with 8 significant bits, ties to even; not a number stays one.
-fn round_bf16(b: &mut Body<'_>, x: Value) -> Value {
-    let ty = b.type_of(x);
-    let int = if ty == LANES { INTS } else { types::I32 };
-    let bits = b.bitcast(int, x);
-    let sixteen = b.int32(16);
-    let one = b.constant_int(int, 1);
-    let below_half = b.constant_int(int, 0x7fff);
-    let upper = b.constant_int(int, 0xffff_0000_u32 as i32);
-    let shifted = b.ins().ushr(bits, sixteen);
-    let odd = b.ins().band(shifted, one);
-    let sum = b.add(bits, below_half);
-    let sum = b.add(sum, odd);
-    let rounded = b.ins().band(sum, upper);
-    let rounded = b.bitcast(ty, rounded);
-    let ordered = b.fcompare(FloatCC::Equal, x, x);
-    b.select(ordered, rounded, x)
 }
 
 /// scale = m / 127 and 127 / m, the latter 0 for negligible blocks.
