@@ -94,7 +94,9 @@ fn graph_facts(graph: &Graph, facts: &mut ModelFacts) -> Result<(), Problem> {
         .main
         .live()
         .filter_map(|(_, node)| match &node.op {
-            Op::Rotary(_) => node.operands.get(1).and_then(|&cos| table_rows(graph, cos)),
+            Op::Rotary(_) => {
+                node.operands.get(1).and_then(|&cos| table_rows(graph, cos, builder::MAX_CHAIN))
+            }
             _ => None,
         })
         .min();
@@ -105,10 +107,11 @@ fn graph_facts(graph: &Graph, facts: &mut ModelFacts) -> Result<(), Problem> {
 }
 
 /// Rows of the table that angles are gathered from.
-fn table_rows(graph: &Graph, value: Value) -> Option<u32> {
+fn table_rows(graph: &Graph, value: Value, steps: usize) -> Option<u32> {
+    let steps = steps.checked_sub(1)?;
     let maker = graph.main.maker(value)?;
     match &maker.op {
-        Op::Reshape(_) | Op::Cast(_) | Op::Expand(_) => table_rows(graph, maker.operands[0]),
+        Op::Reshape(_) | Op::Cast(_) | Op::Expand(_) => table_rows(graph, maker.operands[0], steps),
         Op::Gather(ops::Gather { axis: 0 }) => {
             let rows = graph.main.shape(maker.operands[0]).first()?.as_size()?;
             u32::try_from(rows).ok()

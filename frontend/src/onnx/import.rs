@@ -22,6 +22,10 @@ use crate::error::{Place, Problem, printable};
 /// Elements of constant integers that an importer reads as numbers, at most.
 const MAX_READ: usize = 1 << 16;
 
+/// Nodes between a constant and its reader that are looked through, at most: files have a few, and
+/// the search is recursive.
+pub const MAX_CHAIN: usize = 32;
+
 /// Builds the graph of a model whose inputs have been given roles.
 pub fn build(model: &model::Model, plan: &InputPlan) -> Result<Graph, Vec<Problem>> {
     let mut importer = Importer { scopes: vec![BTreeMap::new()], ..Importer::default() };
@@ -406,6 +410,11 @@ impl<'m> Cx<'_, 'm> {
 
     /// The constant behind a value, through reshapes, slices and transpositions.
     pub fn constant_of(&self, value: Value) -> Option<ConstantView> {
+        self.constant_within(value, MAX_CHAIN)
+    }
+
+    fn constant_within(&self, value: Value, steps: usize) -> Option<ConstantView> {
+        let steps = steps.checked_sub(1)?;
         let maker = self.importer.graph.main.maker(value)?;
         match &maker.op {
             Op::ReadConstant(ops::ReadConstant { constant }) => {
@@ -416,19 +425,19 @@ impl<'m> Cx<'_, 'm> {
                 Some(ConstantView { element, dims: constant.ty.sizes()?, bytes, strides })
             }
             Op::Reshape(ops::Reshape { shape }) => {
-                let view = self.constant_of(maker.operands[0])?;
+                let view = self.constant_within(maker.operands[0], steps)?;
                 let dims: Vec<usize> = shape.iter().map(Dim::as_size).collect::<Option<_>>()?;
                 let strides = weir_ir::constant::row_major(&dims);
                 view.is_dense().then_some(ConstantView { dims, strides, ..view })
             }
             Op::Transpose(ops::Transpose { order }) => {
-                let view = self.constant_of(maker.operands[0])?;
+                let view = self.constant_within(maker.operands[0], steps)?;
                 let dims = order.iter().map(|&index| view.dims[index]).collect();
                 let strides = order.iter().map(|&index| view.strides[index]).collect();
                 Some(ConstantView { dims, strides, ..view })
             }
             Op::Slice(ops::Slice { axis, start, step, length }) => {
-                let mut view = self.constant_of(maker.operands[0])?;
+                let mut view = self.constant_within(maker.operands[0], steps)?;
                 let (start, step) = (start.as_size()?, usize::try_from(*step).ok()?);
                 view.dims[*axis] = length.as_size()?;
                 let bits = view.element.bits() as usize;

@@ -262,10 +262,15 @@ impl GraphReader<'_> {
         match order::topological(&needs) {
             Ok(order) => order,
             Err(cycle) => {
-                let names: Vec<_> = cycle
+                const SHOWN: usize = 12;
+                let mut names: Vec<_> = cycle
                     .iter()
+                    .take(SHOWN)
                     .map(|&index| printable(&self.place(&proto.node[index], index).name))
                     .collect();
+                if cycle.len() > SHOWN {
+                    names.push(format!("{} more", cycle.len() - SHOWN));
+                }
                 let message = format!("nodes form a cycle: {}", names.join(" -> "));
                 let place = Place::Graph(proto.name.clone());
                 self.problems.push(Problem::malformed(place, message));

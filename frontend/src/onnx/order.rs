@@ -5,7 +5,7 @@
 //! is sorted and accepted.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::proto::{GraphProto, NodeProto};
 
@@ -62,8 +62,9 @@ pub fn topological(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     let stuck = |node: usize| waiting[node] > 0;
     let mut at = (0..needs.len()).find(|&node| stuck(node)).unwrap_or(0);
     let mut path = Vec::new();
+    let mut places = BTreeMap::new();
     loop {
-        if let Some(start) = path.iter().position(|&earlier| earlier == at) {
+        if let Some(start) = places.insert(at, path.len()) {
             let mut cycle = path.split_off(start);
             cycle.reverse();
             return Err(cycle);

@@ -1,20 +1,11 @@
 //! A second opinion on protobuf: every model decodes to the same with an independent decoder.
 
-use std::path::{Path, PathBuf};
-
 use onnx_protobuf::ModelProto as Reference;
 use protobuf::Message as _;
 use weir_frontend::onnx::model::decode;
 use weir_frontend::onnx::proto::{GraphProto, TensorProto};
 
-fn models() -> Vec<PathBuf> {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/onnx");
-    let Ok(entries) = std::fs::read_dir(&shared) else {
-        println!("skipped: {} is absent", shared.display());
-        return Vec::new();
-    };
-    entries.map(|entry| entry.unwrap().path().join("model.onnx")).collect()
-}
+use crate::fixtures::models;
 
 fn same_tensor(ours: &TensorProto, reference: &onnx_protobuf::TensorProto) {
     assert_eq!(ours.name, reference.name);
@@ -74,7 +65,7 @@ fn same_graph(ours: &GraphProto, reference: &onnx_protobuf::GraphProto) {
 #[test]
 fn two_decoders_agree() {
     for path in models() {
-        let bytes = std::fs::read(&path).unwrap();
+        let bytes = std::fs::read(path.join("model.onnx")).unwrap();
         let reference = Reference::parse_from_bytes(&bytes).unwrap();
         let ours = decode(bytes.into()).unwrap();
         assert_eq!(ours.ir_version, reference.ir_version);

@@ -1,17 +1,29 @@
 //! Every exported model of the larger fixtures imports, or is refused with the list of what is
 //! missing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use weir_frontend::{Fault, ImportOptions, import};
 
-fn fixtures() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/onnx");
-    if path.is_dir() {
-        return Some(path);
+/// Directories of exported models: those of the repository, and all others where they are.
+pub fn models() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut models = BTreeMap::new();
+    for folder in ["../tests/fixtures/onnx", "../../shared/fixtures/onnx"] {
+        let Ok(entries) = std::fs::read_dir(root.join(folder)) else {
+            println!("skipped: {folder} is absent");
+            continue;
+        };
+        let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+        models.extend(paths.map(|path| (name(&path), path)));
     }
-    println!("skipped: {} is absent", path.display());
-    None
+    models.into_values().collect()
+}
+
+/// The name of a model's directory.
+pub fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 /// Models with parts that come later: routed experts, latent attention.
@@ -21,16 +33,9 @@ pub fn is_later(name: &str) -> bool {
 
 #[test]
 fn dense_models_import_and_others_are_refused() {
-    let Some(fixtures) = fixtures() else { return };
-    let mut names: Vec<_> = std::fs::read_dir(fixtures)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
-        .collect();
-    names.sort();
     let mut failures = Vec::new();
-    for path in names {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    for path in models() {
+        let name = name(&path);
         match import(&path, &ImportOptions::default()) {
             Ok(imported) => {
                 assert_eq!(imported.facts.vocabulary, 512, "{name}");
@@ -52,4 +57,18 @@ fn dense_models_import_and_others_are_refused() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn the_story_model_imports_with_its_texts() {
+    let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tales/onnx");
+    if !tales.is_dir() {
+        println!("skipped: {} is absent", tales.display());
+        return;
+    }
+    let imported = import(&tales, &ImportOptions::default()).unwrap();
+    assert_eq!(imported.facts.eos, [1, 4]);
+    assert_eq!(imported.facts.context_limit, Some(1024));
+    assert_eq!(imported.facts.table_rows, None);
+    assert!(imported.text.chat_template.is_some());
 }

@@ -1,11 +1,13 @@
 //! Imported graphs, interpreted, give the logits of ONNX Runtime: a prompt in one call, then some
 //! steps with the golden's tokens through the cache. The long prompt exceeds every window.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors::SafeTensors;
 use weir_frontend::{ImportOptions, Imported, import};
 use weir_ir::interpret::{EvalError, Session};
+
+use crate::fixtures::{is_later, models, name};
 
 /// Steps after the prompt; each is a whole run of the interpreter.
 const STEPS: usize = 4;
@@ -79,17 +81,10 @@ fn run(imported: &Imported, goldens: &Goldens, prompt: &str) -> Result<f32, Eval
 
 #[test]
 fn imported_graphs_give_the_golden_logits() {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/onnx");
-    let Ok(entries) = std::fs::read_dir(&shared) else {
-        println!("skipped: {} is absent", shared.display());
-        return;
-    };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
     let mut failures = Vec::new();
-    for path in paths {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if crate::fixtures::is_later(&name) {
+    for path in models() {
+        let name = name(&path);
+        if is_later(&name) {
             continue;
         }
         match check(&path) {

@@ -145,9 +145,9 @@ fn a_tied_quantised_table_is_found_through_reshape_and_slice() {
 fn a_condition_on_the_length_chooses_between_tables() {
     let directory = tempfile::tempdir().unwrap();
     let mut tiny = tiny();
-    let branch = |suffix: &str| {
-        let table = |name: &str| floats(&format!("{name}_{suffix}"), &[16, 8]);
-        let out = |name: &str| value(&format!("{name}_{suffix}"), FLOAT, &["16", "8"]);
+    let branch = |suffix: &str, rows: i64| {
+        let table = |name: &str| floats(&format!("{name}_{suffix}"), &[rows, 8]);
+        let out = |name: &str| value(&format!("{name}_{suffix}"), FLOAT, &["rows", "8"]);
         GraphProto {
             name: suffix.into(),
             initializer: vec![table("cos"), table("sin")],
@@ -156,8 +156,8 @@ fn a_condition_on_the_length_chooses_between_tables() {
         }
     };
     let mut choice = node("If", "", &["is_long"], &["cos", "sin"]);
-    choice.attribute =
-        vec![graph("then_branch", branch("long")), graph("else_branch", branch("short"))];
+    let (then, other) = (branch("long", 16), branch("short", 12));
+    choice.attribute = vec![graph("then_branch", then), graph("else_branch", other)];
     let graph = tiny.graph();
     graph.initializer.retain(|tensor| tensor.name != "cos" && tensor.name != "sin");
     graph.initializer.push(ints("limit", &[], &[12]));
@@ -175,4 +175,5 @@ fn a_condition_on_the_length_chooses_between_tables() {
         })
         .collect();
     assert_eq!(limits, [12, 12]);
+    assert_eq!(imported.facts.table_rows, Some(16));
 }

@@ -5,11 +5,11 @@
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Binary, ByLength, Unary};
-use weir_ir::{Dim, Op, Value};
+use weir_ir::{Constant, Dim, Op, TensorType, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::import::{Cx, MAX_CHAIN, dtype};
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[standard("If", 1, branch)];
@@ -24,7 +24,7 @@ fn branch(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         let taken = if known != 0 { then } else { other };
         return cx.inline(taken).ok_or_else(|| failed(cx));
     }
-    let Some(length) = length_condition(cx, condition, false) else {
+    let Some(length) = length_condition(cx, condition, false, MAX_CHAIN) else {
         return Err(cx.unsupported("a condition that is neither fixed nor a limit on the length"));
     };
     let then = cx.inline(then).ok_or_else(|| failed(cx))?;
@@ -37,8 +37,34 @@ fn branch(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     short
         .into_iter()
         .zip(long)
-        .map(|(short, long)| cx.push(ByLength { limit }, &[short, long]))
+        .map(|(short, long)| {
+            let short = extended(cx, short, long)?;
+            cx.push(ByLength { limit }, &[short, long])
+        })
         .collect()
+}
+
+/// Files cut the short table at the limit. Its missing rows are never read, so the long table's
+/// stand in for them, and both have one type.
+fn extended(cx: &mut Cx<'_, '_>, short: Value, long: Value) -> Result<Value, Problem> {
+    let (Some(rows), Some(more)) = (cx.constant_of(short), cx.constant_of(long)) else {
+        return Ok(short);
+    };
+    let (&[short_rows, columns], &[long_rows, long_columns]) =
+        (rows.dims.as_slice(), more.dims.as_slice())
+    else {
+        return Ok(short);
+    };
+    let dense = rows.is_dense() && more.is_dense() && rows.element == more.element;
+    let Some(dtype) = dtype(rows.element) else { return Ok(short) };
+    if !dense || columns != long_columns || short_rows >= long_rows {
+        return Ok(short);
+    }
+    let (first, all) = (short_rows * columns * dtype.bytes(), long_rows * columns * dtype.bytes());
+    let mut bytes = rows.bytes[..first].to_vec();
+    bytes.extend_from_slice(&more.bytes[first..all]);
+    let ty = TensorType::new(dtype, vec![long_rows.into(), columns.into()]);
+    Ok(cx.add_constant(Constant::dense("short table", ty, bytes.into())))
 }
 
 /// A condition on past + sequence: it changes where the length exceeds `limit`.
@@ -47,14 +73,20 @@ struct LengthCondition {
     holds_when_long: bool,
 }
 
-fn length_condition(cx: &Cx<'_, '_>, value: Value, negated: bool) -> Option<LengthCondition> {
+fn length_condition(
+    cx: &Cx<'_, '_>,
+    value: Value,
+    negated: bool,
+    steps: usize,
+) -> Option<LengthCondition> {
+    let steps = steps.checked_sub(1)?;
     let (op, operands) = cx.maker(value)?;
     let comparison = match op {
         Op::Unary(Unary { op: UnaryOp::Not }) => {
-            return length_condition(cx, operands[0], !negated);
+            return length_condition(cx, operands[0], !negated, steps);
         }
         Op::Reshape(_) | Op::Cast(_) | Op::Gather(_) => {
-            return length_condition(cx, operands[0], negated);
+            return length_condition(cx, operands[0], negated, steps);
         }
         Op::Binary(Binary { op }) => *op,
         _ => return None,
