@@ -332,6 +332,52 @@ fn bias_residual_and_strides() {
 }
 
 #[test]
+fn many_rows_and_channels() {
+    let int4 = WeightFormat::Int4(blocks(32, ScaleType::F16, ZeroPoint::Code));
+    let wide = WeightFormat::Int4(blocks(128, ScaleType::F32, ZeroPoint::Implied));
+    for (format, compute) in
+        [(WeightFormat::F32, Compute::F32), (int4, Compute::Int8), (wide, Compute::Int8)]
+    {
+        let layout = PackedLayout { channels: 231, reduction: 389, format };
+        for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
+            Case::new(MatmulSpec::new(layout, compute), level).check(39, 2);
+        }
+    }
+}
+
+#[test]
+fn the_same_specification_gives_the_same_bytes() {
+    let format = WeightFormat::Int4(blocks(32, ScaleType::F16, ZeroPoint::Implied));
+    let layout = PackedLayout { channels: 40, reduction: 64, format };
+    let spec = MatmulSpec::new(layout, Compute::Int8);
+    let emit = || {
+        let mut assembly = Assembly::new().unwrap();
+        for level in IsaLevel::ALL {
+            let id = emit_matmul(&mut assembly, &spec, level).unwrap();
+            // A second caller shares the kernel.
+            assert_eq!(emit_matmul(&mut assembly, &spec, level).unwrap(), id);
+        }
+        assembly.finish().unwrap()
+    };
+    assert_eq!(emit(), emit());
+}
+
+#[test]
+fn specifications_without_a_kernel_are_refused() {
+    let refused = |format, compute, reduction| {
+        let layout = PackedLayout { channels: 16, reduction, format };
+        MatmulSpec::new(layout, compute).supported().is_err()
+    };
+    let block = |block| WeightFormat::Int4(blocks(block, ScaleType::F16, ZeroPoint::Implied));
+    assert!(refused(WeightFormat::F32, Compute::Int8, 64));
+    assert!(refused(block(40), Compute::F32, 64));
+    assert!(refused(block(512), Compute::F32, 1024));
+    assert!(refused(WeightFormat::F32, Compute::F32, 0));
+    assert!(refused(WeightFormat::F32, Compute::F32, usize::MAX / 1024));
+    assert!(!refused(block(256), Compute::Int8, 1024));
+}
+
+#[test]
 fn rounded_activations_keep_their_bound() {
     let int4 = WeightFormat::Int4(blocks(32, ScaleType::F32, ZeroPoint::Code));
     for (format, compute) in [(int4, Compute::Int8), (WeightFormat::Bf16, Compute::Bf16)] {
