@@ -15,13 +15,13 @@
 //!
 //! # Error bounds
 //!
-//! With u = 2⁻²⁴, S = Σ |x[k]·w[k]| and w as the format holds it:
+//! With u = 2⁻²⁴, `S = Σ |x[k]·w[k]|` and w as the format holds it:
 //!
 //! * `F32`: |y - exact| ≤ (K + 2)·u·S (first order), Higham, *Accuracy and Stability*, section 3.1;
 //!   one more u·S for each of the two roundings of a quantised element.
 //! * `Bf16`: in addition 2⁻⁸·S, for each activation is off by at most half a unit of 8 bits.
-//! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 254 · Σ |w[k]| of the block, for
-//!   each activation is off by at most half of its scale, max |x| / 127; a float zero point costs
+//! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 254 · `Σ |w[k]|` of the block,
+//!   for each activation is off by at most half of its scale, max |x| / 127; a float zero point costs
 //!   u·|zero · Σ a| · scales more. [`activation_error`] computes it.
 //!
 //! # Calling
