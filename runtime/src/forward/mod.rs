@@ -8,6 +8,8 @@ mod buffer;
 mod long_prompt;
 mod shape;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use weir_abi::Fault;
 
