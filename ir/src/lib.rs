@@ -14,6 +14,7 @@ pub mod interpret;
 pub mod ops;
 pub mod patch;
 pub mod stage;
+pub mod text;
 pub mod types;
 pub mod verify;
 

@@ -1,1 +1,266 @@
-//! Ops, selection and caches against values computed by hand.
+//! Selection and caches against values computed by hand and against a simulation that moves
+//! nothing; masks and broken inputs.
+
+use super::attend::Score;
+use super::cache::{CacheState, Kept};
+use super::select::{Observed, pooled, scores, selected};
+use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
+use crate::constant::{ConstData, Constant, QuantData, QuantRow};
+use crate::dim::{Dim, Symbol};
+use crate::graph::{CacheDecl, CacheRows, Graph, InputRole, KvPolicy};
+use crate::ops::binary::{Binary, BinaryOp};
+use crate::ops::{Linear, Op, Range, Reshape};
+use crate::types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
+
+#[test]
+fn ties_and_plateaus_go_to_the_earlier_candidate() {
+    assert_eq!(selected(&[1.0, 3.0, 3.0, 2.0, 3.0], 2).unwrap(), [1, 2]);
+    assert_eq!(selected(&[0.5; 6], 3).unwrap(), [0, 1, 2]);
+    assert_eq!(selected(&[0.1, 0.9], 5).unwrap(), [0, 1]);
+    assert_eq!(selected(&[0.1, 0.9], 0).unwrap(), [0usize; 0]);
+    assert!(matches!(selected(&[0.0, f32::NAN], 1), Err(EvalFault::Score { candidate: 1, .. })));
+}
+
+#[test]
+fn pooling_stays_inside_the_candidates() {
+    assert_eq!(pooled(&[3.0, 0.0, 0.0, 6.0], 3), [1.5, 1.0, 2.0, 3.0]);
+    // Wider than the candidates: every place sees all of them.
+    assert_eq!(pooled(&[1.0, 2.0, 6.0], 9), [3.0, 3.0, 3.0]);
+    assert_eq!(pooled(&[1.0, 2.0], 1), [1.0, 2.0]);
+    assert_eq!(pooled(&[], 5), [0.0f32; 0]);
+}
+
+#[test]
+fn scores_average_over_queries_then_heads() {
+    let queries = [[1.0f32], [2.0], [0.0], [0.0]];
+    let observed = Observed {
+        queries: vec![vec![&queries[0], &queries[1]], vec![&queries[2], &queries[3]]],
+        sums: vec![vec![0.0, 0.0], vec![0.0, f32::ln(2.0)]],
+        score: Score { scale: 1.0, softcap: 0.0 },
+    };
+    let keys = [[0.0f32], [f32::ln(2.0)]];
+    let found = scores(&observed, keys.iter().map(|key| &key[..]));
+    // Key 0: ((1 + 1) / 2 + (1 + 1/2) / 2) / 2; key 1: ((2 + 4) / 2 + (1 + 1/2) / 2) / 2.
+    for (found, expected) in found.iter().zip([0.875, 1.875]) {
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+}
+
+fn layout(policy: KvPolicy, sinks: u32, selected: u32, recent: u32) -> CacheRows {
+    CacheRows { policy, elastic: true, sinks, selected, recent, observed: recent.min(2), pool: 1 }
+}
+
+fn cache(layout: CacheRows) -> CacheState {
+    CacheState::new(&CacheDecl {
+        layer: 0,
+        kv_heads: 1,
+        key_width: 1,
+        value_width: 1,
+        window: 0,
+        layout: Some(layout),
+    })
+    .unwrap()
+}
+
+/// Runs a prompt of one-value keys; the values are the positions.
+fn prompt(state: &mut CacheState, keys: &[f32], query: f32) {
+    let rows = keys.len();
+    let key = Tensor::from_f32(DType::F32, vec![rows, 1, 1], keys.to_vec());
+    let positions = (0..rows).map(|position| position as f32).collect();
+    let value = Tensor::from_f32(DType::F32, vec![rows, 1, 1], positions);
+    state.append(&key, &value).unwrap();
+    let query = Tensor::from_f32(DType::F32, vec![rows, 1, 1], vec![query; rows]);
+    state.attend(&query, None, Score { scale: 1.0, softcap: 0.0 }).unwrap();
+    state.finish_prompt().unwrap();
+}
+
+#[test]
+fn a_prompt_of_one_row_too_many_loses_the_worst() {
+    // S = 1, K = 2, R = 2 and 6 rows: candidates are positions 1, 2, 3.
+    let mut state = cache(layout(KvPolicy::Snapstream, 1, 2, 2));
+    prompt(&mut state, &[0.0, 2.0, -3.0, 1.0, 0.0, 0.0], 1.0);
+    let kept = state.kept().unwrap();
+    assert_eq!(kept.positions, [[1, 3]]);
+    assert_eq!((kept.base, kept.anchor, kept.ring, kept.valid), (3, 3, 2, 2));
+}
+
+#[test]
+fn a_dominating_sink_does_not_leak_into_its_neighbours() {
+    let mut rows = layout(KvPolicy::Snapstream, 1, 1, 2);
+    rows.pool = 3;
+    let mut state = cache(rows);
+    prompt(&mut state, &[30.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0], 1.0);
+    // Position 4 is best; pooled with 3 alone it beats 3 with 2 and 4.
+    assert_eq!(state.kept().unwrap().positions, [[4]]);
+}
+
+#[test]
+fn without_selected_rows_the_cache_streams() {
+    let mut state = cache(layout(KvPolicy::Stream, 1, 0, 2));
+    prompt(&mut state, &[0.0; 7], 0.0);
+    let kept = state.kept().unwrap().clone();
+    let held: Vec<_> = (0..kept.ring).map(|index| kept.held(index, 7)).collect();
+    assert_eq!(held, [Some(5), Some(6)]);
+    // w = R: the observed rows are exactly the recent ones.
+    let mut rows = layout(KvPolicy::Snapstream, 1, 1, 2);
+    rows.observed = 2;
+    let mut state = cache(rows);
+    prompt(&mut state, &[0.0, 1.0, 2.0, 0.0, 0.0], 1.0);
+    assert_eq!(state.kept().unwrap().positions, [[2]]);
+}
+
+#[test]
+fn a_full_cache_refuses_a_prompt_that_does_not_fit() {
+    let mut state = cache(layout(KvPolicy::Full, 0, 0, 3));
+    let rows = Tensor::from_f32(DType::F32, vec![4, 1, 1], vec![0.0; 4]);
+    state.append(&rows, &rows).unwrap();
+    assert!(state.finish_prompt().is_err());
+}
+
+/// What a ring holds, by writing positions one after the other.
+#[test]
+fn ring_rows_agree_with_a_simulation() {
+    for elastic in [true, false] {
+        for (sinks, selected, recent) in
+            (0..4).flat_map(|s| (0..4).flat_map(move |k| (1..6).map(move |r| (s, k, r))))
+        {
+            let capacity: usize = sinks + selected + recent;
+            for length in 1..capacity + 8 {
+                let valid = length.saturating_sub(sinks + recent).min(selected);
+                let base = if elastic { sinks + valid } else { sinks + selected };
+                let anchor = if elastic { sinks + valid } else { sinks };
+                let ring = capacity - base;
+                let oldest = anchor.max(length.saturating_sub(recent));
+                let kept = Kept { sinks, valid, base, anchor, ring, oldest, positions: vec![] };
+                let mut slots = vec![None; capacity];
+                let recent_rows = length.saturating_sub(recent).max(sinks.min(length))..length;
+                for position in recent_rows.chain(length..length + 3 * ring + 2) {
+                    slots[kept.row(position)] = Some(position);
+                    if position + 1 >= length {
+                        for index in 0..ring {
+                            assert_eq!(kept.held(index, position + 1), slots[base + index]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bounded_attention_equals_dense_while_rows_fit() {
+    let keys = [0.3f32, -1.0, 0.7, 2.0, -0.2];
+    for (policy, sinks, selected) in
+        [(KvPolicy::Full, 0, 0), (KvPolicy::Stream, 2, 0), (KvPolicy::Snapstream, 1, 3)]
+    {
+        let mut bounded = cache(layout(policy, sinks, selected, 8 - sinks - selected));
+        let mut dense = cache(layout(KvPolicy::Full, 0, 0, 8));
+        prompt(&mut bounded, &keys, 0.5);
+        prompt(&mut dense, &keys, 0.5);
+        for step in 0..3 {
+            let row = Tensor::from_f32(DType::F32, vec![1, 1, 1], vec![step as f32]);
+            let score = Score { scale: 1.0, softcap: 0.0 };
+            let outputs = [&mut bounded, &mut dense].map(|state| {
+                state.append(&row, &row).unwrap();
+                state.attend(&row, None, score).unwrap()
+            });
+            assert_eq!(outputs[0], outputs[1], "{policy:?} step {step}");
+        }
+    }
+}
+
+#[test]
+fn a_long_mask_is_evaluated_at_chosen_sizes() {
+    // Query and key positions, compared: mask[i, j] = j <= past + i.
+    let mut graph = Graph::new();
+    let total = Dim::total();
+    let sequence = Dim::symbol(Symbol::Sequence);
+    let past = Dim::symbol(Symbol::Past);
+    let range = |start: Dim, length: Dim| Range { dtype: DType::I64, start, step: 1, length };
+    let body = &mut graph.main;
+    let queries = body.push1(range(past, sequence.clone()).into(), vec![], None).unwrap();
+    let column = Op::from(Reshape { shape: vec![sequence, Dim::number(1)] });
+    let queries = body.push1(column, vec![queries], None).unwrap();
+    let keys = body.push1(range(Dim::number(0), total).into(), vec![], None).unwrap();
+    let less = Op::from(Binary { op: BinaryOp::LessOrEqual });
+    let mask = body.push1(less, vec![keys, queries], None).unwrap();
+    let bindings = Bindings::one_sequence(4000, 96);
+    let tensors = evaluate(&graph, &[mask], &bindings, &|_| None).unwrap();
+    assert_eq!(tensors[0].sizes(), [96, 4096]);
+    let kept = tensors[0].bools().unwrap().iter().filter(|keep| **keep).count();
+    assert_eq!(kept, (4001..4097).sum::<usize>());
+    let unbound = evaluate(&graph, &[mask], &Bindings::default(), &|_| None).unwrap_err();
+    assert!(matches!(unbound.fault, EvalFault::Unbound(_)));
+    let absurd = Bindings::one_sequence(1 << 40, 1 << 30);
+    let error = evaluate(&graph, &[mask], &absurd, &|_| None).unwrap_err();
+    assert!(matches!(error.fault, EvalFault::TooLarge(_)));
+}
+
+#[test]
+fn a_missing_input_is_named() {
+    let mut graph = Graph::new();
+    let ty = TensorType::new(DType::F32, vec![2usize.into()]);
+    let x = graph.main.param(InputRole::Other, ty, None, Some("x".into()));
+    let error = evaluate(&graph, &[x], &Bindings::default(), &|_| None).unwrap_err();
+    assert_eq!(error.fault, EvalFault::MissingInput("x".into()));
+}
+
+fn quantised() -> Constant {
+    let format = QuantFormat { bits: 4, block: 2, scale: DType::F32, zero: ZeroPoints::Codes };
+    let scales: Vec<u8> = [0.5f32, -1.0, 2.0, 1.0].iter().flat_map(|s| s.to_le_bytes()).collect();
+    Constant {
+        name: "w".into(),
+        ty: TensorType {
+            element: Element::Quant(format),
+            shape: vec![Dim::number(2), Dim::number(3)],
+        },
+        data: ConstData::Quantised(QuantData {
+            codes: vec![0x21, 0x03, 0x54, 0x06].into(),
+            code_strides: [4, 1],
+            signed: false,
+            scales: scales.into(),
+            scale_strides: [2, 1],
+            zeros: Some(vec![0x10, 0x32].into()),
+            zero_strides: [2, 1],
+        }),
+    }
+}
+
+#[test]
+fn quantised_rows_are_read_through_strides() {
+    let constant = quantised();
+    constant.check().unwrap();
+    let mut row = QuantRow::default();
+    assert!(constant.quant_row(0, &mut row));
+    assert_eq!(
+        (row.codes, row.scales, row.zeros),
+        (vec![1, 2, 3], vec![0.5, -1.0], vec![0.0, 1.0])
+    );
+    let mut floats = [0.0; 3];
+    assert!(constant.row_f32(1, &mut floats));
+    assert_eq!(floats, [(4.0 - 2.0) * 2.0, (5.0 - 2.0) * 2.0, 6.0 - 3.0]);
+    assert!(!constant.row_f32(2, &mut floats));
+    let x = Tensor::from_f32(DType::F32, vec![1, 3], vec![1.0, 1.0, 1.0]);
+    let op = Op::from(Linear { bias: false, residual: false });
+    let y = run_op(&op, &[x, constant.tensor().unwrap()], &Bindings::default()).unwrap();
+    assert_eq!(*y[0].f32s().unwrap(), [0.5 + 1.0 - 2.0, 13.0]);
+    let mut short = constant;
+    let ConstData::Quantised(data) = &mut short.data else { panic!() };
+    data.scales = data.scales.slice(..12);
+    assert!(short.check().is_err());
+}
+
+#[test]
+fn stacked_and_transposed_constants_are_views() {
+    let a = Constant::from_f32("a", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let b = a.transposed().unwrap();
+    assert!(a.is_row_major() && !b.is_row_major());
+    assert_eq!(b.elements_f32().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    let ty = TensorType::new(DType::F32, vec![Dim::number(4), Dim::number(3)]);
+    let stacked = Constant { name: "s".into(), ty, data: ConstData::Stacked(vec![a.clone(), a]) };
+    stacked.check().unwrap();
+    let mut row = [0.0; 3];
+    assert!(stacked.row_f32(3, &mut row));
+    assert_eq!(row, [4.0, 5.0, 6.0]);
+    assert_eq!(stacked.elements_f32().unwrap().len(), 12);
+}

@@ -41,6 +41,9 @@ impl CoreOp for Slice {
         {
             check_range(size, start, self.step, length)?;
         }
+        if self.start.as_number().is_some_and(|start| start < 0) && self.length.is_at_least(1) {
+            return Err(format!("start {} is negative", self.start));
+        }
         let known = moved(operand, &shape, &|sizes| {
             let start = usize::try_from(self.start.as_number()?).ok()?;
             let mut strides: Vec<isize> =
