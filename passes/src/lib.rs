@@ -48,6 +48,10 @@
 #![warn(missing_docs)]
 
 pub mod error;
+pub mod fuse;
 pub mod kv;
+pub mod layers;
 pub mod normalise;
+pub mod positional;
 pub mod recognise;
+pub mod rows;
