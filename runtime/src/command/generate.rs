@@ -1,7 +1,7 @@
 //! `generate`: continues prompts.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,7 +9,9 @@ use serde_json::json;
 
 use super::options::{RuntimeArguments, SamplingArguments, TokenIds, announce};
 use crate::forward::StepModel;
-use crate::{Completion, Engine, Event, Model, Request, RequestId, RuntimeError};
+use crate::{
+    Completion, Engine, Event, FinishReason, Model, Request, RequestId, RuntimeError, Usage,
+};
 
 /// Continues one or several prompts, all at once.
 ///
@@ -65,17 +67,12 @@ impl Generate {
         let ids = requests
             .map(|request| engine.submit(request))
             .collect::<Result<Vec<RequestId>, _>>()?;
-        let mut output = Output {
-            style: match (self.json, ids.len()) {
-                (true, _) => Style::Json,
-                (false, 1) => Style::Stream,
-                (false, _) => Style::Labelled,
-            },
-            has_text: engine.tokenizer().is_some(),
-            answers: HashMap::new(),
-            next: 0,
-            ids,
+        let style = match (self.json, ids.len()) {
+            (true, _) => Style::Json,
+            (false, 1) => Style::Stream,
+            (false, _) => Style::Labelled,
         };
+        let mut output = Output::new(style, engine.tokenizer().is_some(), ids);
         output.serve(&mut engine)
     }
 
@@ -113,80 +110,105 @@ enum Style {
 /// Writes answers in the order of their prompts.
 struct Output {
     style: Style,
+    /// Without a tokenizer, ids stand for text.
     has_text: bool,
-    ids: Vec<RequestId>,
-    answers: HashMap<RequestId, (Vec<u32>, String)>,
+    order: Vec<RequestId>,
+    answers: HashMap<RequestId, Completion>,
+    finished: HashSet<RequestId>,
     /// First answer that has not been written.
     next: usize,
+    out: StdoutLock<'static>,
 }
 
 impl Output {
-    fn serve<M: StepModel>(&mut self, engine: &mut Engine<M>) -> Result<(), RuntimeError> {
-        let mut finished: HashMap<RequestId, Completion> = HashMap::new();
-        let mut failure: Option<RuntimeError> = None;
-        let mut out = std::io::stdout().lock();
-        let mut open = true;
-        while open && failure.is_none() {
-            open = engine.step(|id, event| {
-                let answer = self.answers.entry(id).or_default();
-                let piece = match event {
-                    Event::Token { token, text } => {
-                        answer.0.push(token);
-                        if self.has_text { text.to_owned() } else { format!("{token} ") }
-                    }
-                    Event::Finished { text, reason, usage } => {
-                        let (ids, mut whole) = std::mem::take(answer);
-                        whole.push_str(text);
-                        finished.insert(id, Completion { ids, text: whole, reason, usage });
-                        text.to_owned()
-                    }
-                    Event::Failed(fault) => {
-                        failure = Some(fault.into());
-                        return;
-                    }
-                };
-                if let Some(answer) = self.answers.get_mut(&id)
-                    && !finished.contains_key(&id)
-                    && self.has_text
-                {
-                    answer.1.push_str(&piece);
-                }
-                if self.style == Style::Stream && !piece.is_empty() {
-                    let written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
-                    failure = failure.take().or(written.err().map(RuntimeError::from));
-                }
-            });
-            while let Some(completion) = self.ids.get(self.next).and_then(|id| finished.remove(id))
-            {
-                self.next += 1;
-                self.write(&mut out, &completion)?;
-            }
-        }
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(out.flush()?),
+    fn new(style: Style, has_text: bool, order: Vec<RequestId>) -> Output {
+        Output {
+            style,
+            has_text,
+            order,
+            answers: HashMap::new(),
+            finished: HashSet::new(),
+            next: 0,
+            out: std::io::stdout().lock(),
         }
     }
 
+    fn serve<M: StepModel>(&mut self, engine: &mut Engine<M>) -> Result<(), RuntimeError> {
+        loop {
+            let mut outcome = Ok(());
+            let open = engine.step(|id, event| {
+                if outcome.is_ok() {
+                    outcome = self.take(id, event);
+                }
+            });
+            outcome?;
+            self.write_finished()?;
+            if !open {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, id: RequestId, event: Event<'_>) -> Result<(), RuntimeError> {
+        let answer = self.answers.entry(id).or_insert_with(|| Completion {
+            ids: Vec::new(),
+            text: String::new(),
+            reason: FinishReason::Cancelled,
+            usage: Usage::default(),
+        });
+        let (text, token) = match event {
+            Event::Token { token, text } => {
+                answer.ids.push(token);
+                (text, Some(token))
+            }
+            Event::Finished { text, reason, usage } => {
+                answer.reason = reason;
+                answer.usage = usage;
+                self.finished.insert(id);
+                (text, None)
+            }
+            Event::Failed(fault) => return Err(fault.into()),
+        };
+        answer.text.push_str(text);
+        if self.style == Style::Stream {
+            match token {
+                Some(token) if !self.has_text => write!(self.out, "{token} ")?,
+                _ => self.out.write_all(text.as_bytes())?,
+            }
+            self.out.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_finished(&mut self) -> std::io::Result<()> {
+        while let Some(id) = self.order.get(self.next).filter(|id| self.finished.contains(id)) {
+            self.next += 1;
+            if let Some(answer) = self.answers.remove(id) {
+                self.write(&answer)?;
+            }
+        }
+        self.out.flush()
+    }
+
     /// Writes a whole answer, or the end of one that has been streamed.
-    fn write(&self, out: &mut impl Write, completion: &Completion) -> std::io::Result<()> {
+    fn write(&mut self, answer: &Completion) -> std::io::Result<()> {
         match self.style {
-            Style::Stream => writeln!(out),
+            Style::Stream => writeln!(self.out),
             Style::Labelled if self.has_text => {
-                writeln!(out, "[{}] {}", self.next, completion.text)
+                writeln!(self.out, "[{}] {}", self.next, answer.text)
             }
             Style::Labelled => {
-                let ids: Vec<String> = completion.ids.iter().map(u32::to_string).collect();
-                writeln!(out, "[{}] {}", self.next, ids.join(" "))
+                let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
+                writeln!(self.out, "[{}] {}", self.next, ids.join(" "))
             }
             Style::Json => {
                 let object = json!({
-                    "text": completion.text,
-                    "ids": completion.ids,
-                    "finish_reason": completion.reason.name(),
-                    "usage": completion.usage,
+                    "text": answer.text,
+                    "ids": answer.ids,
+                    "finish_reason": answer.reason.name(),
+                    "usage": answer.usage,
                 });
-                writeln!(out, "{object}")
+                writeln!(self.out, "{object}")
             }
         }
     }
