@@ -1,0 +1,148 @@
+//! Movements of columns that become nodes: slices, joins, vectors for every column.
+
+use weir_ir::ops::{Concat, Reshape, Slice, TypeError};
+use weir_ir::{Body, Symbol, Value};
+
+use super::axes::{Axis, Factor, columns, stretch};
+use super::form::Rows;
+
+/// `[sequence, a, b, ..]` of a value.
+pub(super) fn shaped(body: &mut Body, value: Value, sizes: &[usize]) -> Result<Value, TypeError> {
+    let mut shape = vec![Symbol::Sequence.into()];
+    shape.extend(sizes.iter().map(|size| (*size).into()));
+    if body.shape(value) == shape {
+        return Ok(value);
+    }
+    // A reshape of a reshape reads the first value.
+    let value = match body.maker(value) {
+        Some(node) if matches!(node.op, weir_ir::Op::Reshape(_)) => node.operands[0],
+        _ => value,
+    };
+    if body.shape(value) == shape {
+        return Ok(value);
+    }
+    body.push1(Reshape { shape }.into(), vec![value], None)
+}
+
+/// Entries `start .. start + length` of a dimension over columns.
+pub(super) fn slice(
+    body: &mut Body,
+    rows: &Rows,
+    axis: usize,
+    start: usize,
+    length: usize,
+) -> Result<Option<Rows>, TypeError> {
+    let Some((size, stride)) = stretch(&rows.axes[axis]) else { return Ok(None) };
+    if size == 1 || start + length > size || rows.width % (size * stride) != 0 {
+        return Ok(None);
+    }
+    let outer = rows.width / (size * stride);
+    let mut axes = Vec::with_capacity(rows.axes.len());
+    for (index, other) in rows.axes.iter().enumerate() {
+        axes.push(if index == axis {
+            columns(length, stride)
+        } else {
+            let Some(axis) = rescaled(other, size * stride, length * stride) else {
+                return Ok(None);
+            };
+            axis
+        });
+    }
+    let value = if outer == 1 {
+        let flat = shaped(body, rows.value, &[rows.width])?;
+        cut(body, flat, 1, start * stride, length * stride)?
+    } else {
+        let wide = shaped(body, rows.value, &[outer, size * stride])?;
+        cut(body, wide, 2, start * stride, length * stride)?
+    };
+    let width = outer * length * stride;
+    let value = shaped(body, value, &[width])?;
+    Ok(Some(Rows { value, width, axes, last_only: rows.last_only }))
+}
+
+fn cut(
+    body: &mut Body,
+    value: Value,
+    axis: usize,
+    start: usize,
+    length: usize,
+) -> Result<Value, TypeError> {
+    let slice = Slice { axis, start: start.into(), step: 1, length: length.into() };
+    body.push1(slice.into(), vec![value], None)
+}
+
+/// Strides of a dimension after a stretch of `before` columns has become one of `after`.
+fn rescaled(axis: &[Factor], before: usize, after: usize) -> Option<Axis> {
+    axis.iter()
+        .map(|factor| match factor {
+            Factor::Columns { size, stride } if *stride >= before => (stride % before == 0)
+                .then(|| Factor::Columns { size: *size, stride: stride / before * after }),
+            other => Some(other.clone()),
+        })
+        .collect()
+}
+
+/// Joins rows along a dimension over columns.
+pub(super) fn concat(
+    body: &mut Body,
+    parts: &[Rows],
+    axis: usize,
+) -> Result<Option<Rows>, TypeError> {
+    let Some(stretches) =
+        parts.iter().map(|part| stretch(part.axes.get(axis)?)).collect::<Option<Vec<_>>>()
+    else {
+        return Ok(None);
+    };
+    // A stretch of one column has no stride of its own; its neighbours tell.
+    let stride = stretches.iter().find(|(size, _)| *size > 1).map_or(1, |(_, stride)| *stride);
+    let total: usize = stretches.iter().map(|(size, _)| size).sum();
+    let mut joined: Option<(usize, Vec<Axis>)> = None;
+    let mut values = Vec::new();
+    for (part, (size, own)) in parts.iter().zip(&stretches) {
+        if (*size > 1 && *own != stride) || part.width % (size * stride) != 0 {
+            return Ok(None);
+        }
+        let outer = part.width / (size * stride);
+        let mut axes = Vec::new();
+        for (index, other) in part.axes.iter().enumerate() {
+            axes.push(if index == axis {
+                columns(total, stride)
+            } else {
+                let Some(axis) = rescaled(other, size * stride, total * stride) else {
+                    return Ok(None);
+                };
+                axis
+            });
+        }
+        match &joined {
+            Some((known, layout)) if *known != outer || *layout != axes => return Ok(None),
+            _ => joined = Some((outer, axes)),
+        }
+        values.push(shaped(body, part.value, &[outer, size * stride])?);
+    }
+    let Some((outer, axes)) = joined else { return Ok(None) };
+    let value = body.push1(Concat { axis: 2 }.into(), values, None)?;
+    let width = outer * total * stride;
+    let value = shaped(body, value, &[width])?;
+    let last_only = parts.iter().any(|part| part.last_only);
+    Ok(Some(Rows { value, width, axes, last_only }))
+}
+
+/// For every column of a row, its index along each dimension of the layout (0 along dimensions that
+/// are not over columns).
+pub(super) fn column_indices(rows: &Rows) -> Vec<Vec<usize>> {
+    (0..rows.width)
+        .map(|column| {
+            rows.axes
+                .iter()
+                .map(|axis| {
+                    axis.iter().fold(0, |index, factor| match factor {
+                        Factor::Columns { size, stride } => index * size + column / stride % size,
+                        Factor::Repeat(size) => index * size,
+                        Factor::Rows | Factor::Total => index,
+                    })
+                })
+                .collect()
+        })
+        .collect()
+}

@@ -1,0 +1,8 @@
+//! From tensors with batch, head and row dimensions in any order to rows: `[sequence, width]`.
+
+mod attention;
+pub mod axes;
+mod columns;
+mod form;
+pub mod form_rows;
+mod translate;
