@@ -48,6 +48,8 @@ pub enum Place {
     Graph(String),
     /// A named initialiser or a tensor inside an attribute.
     Tensor(String),
+    /// A function that the model brings along.
+    Function(String),
     /// A graph input.
     Input(String),
     /// A graph output.
@@ -92,6 +94,7 @@ impl fmt::Display for Place {
             Place::Field { file, field } => write!(f, "{}: {field}", file.display()),
             Place::Graph(name) => write!(f, "graph \"{}\"", printable(name)),
             Place::Tensor(name) => write!(f, "tensor \"{}\"", printable(name)),
+            Place::Function(name) => write!(f, "function \"{}\"", printable(name)),
             Place::Input(name) => write!(f, "input \"{}\"", printable(name)),
             Place::Output(name) => write!(f, "output \"{}\"", printable(name)),
             Place::Node(node) => node.fmt(f),

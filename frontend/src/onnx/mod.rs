@@ -4,6 +4,7 @@
 //! (checks).
 
 pub mod attributes;
+mod functions;
 pub mod import;
 pub mod model;
 pub mod ops;

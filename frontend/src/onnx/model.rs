@@ -13,6 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::attributes::{Attribute, Value};
+use super::functions;
 use super::order;
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, attribute_kind,
@@ -87,8 +88,9 @@ pub enum Dimension {
 pub fn read(files: &mut ModelFiles) -> Result<Model, Vec<Problem>> {
     let bytes = files.model();
     let path = files.model_path().to_path_buf();
-    let proto = decode(bytes)
+    let mut proto = decode(bytes)
         .map_err(|message| vec![Problem::malformed(Place::File(path.clone()), message)])?;
+    functions::inline(&mut proto)?;
     let mut problems = Vec::new();
     let mut file_problem = |message: String| {
         problems.push(Problem::malformed(Place::File(path.clone()), message));
@@ -124,11 +126,6 @@ pub fn read(files: &mut ModelFiles) -> Result<Model, Vec<Problem>> {
     }
     if !proto.training_info.is_empty() {
         problems.push(Problem::unsupported(place(), "training information"));
-    }
-    for function in &proto.functions {
-        let (domain, name) = (printable(&domain_name(&function.domain)), printable(&function.name));
-        let message = format!("model-local function {domain}::{name}");
-        problems.push(Problem::unsupported(place(), message));
     }
     let mut reader =
         GraphReader { opsets: &opsets, tensors: TensorReader::new(files), problems: &mut problems };

@@ -41,9 +41,25 @@ const BREAKS: &[(&str, Break)] = &[
     }),
     ("domain without opset", |t| t.model.opset_import.truncate(1)),
     ("training information", |t| t.model.training_info.push(Ignored {})),
-    ("model-local function", |t| {
+    ("function that calls itself", |t| {
+        let (name, domain): (String, String) = ("Mixer".into(), "local".into());
+        let node = vec![node("Mixer", "local", &["x"], &["y"])];
+        let (input, output) = (vec!["x".into()], vec!["y".into()]);
+        let mixer = FunctionProto { name, domain, input, output, node, ..Default::default() };
+        t.model.functions.push(mixer);
+        t.model.opset_import.push(OperatorSetIdProto { domain: "local".into(), version: 1 });
+        t.node("/hidden").op_type = "Mixer".into();
+        t.node("/hidden").domain = "local".into();
+    }),
+    ("function of another opset", |t| {
+        let opset_import = vec![OperatorSetIdProto { domain: String::new(), version: 18 }];
         let (name, domain) = ("Mixer".into(), "local".into());
-        t.model.functions.push(FunctionProto { name, domain, ..FunctionProto::default() });
+        let mixer = FunctionProto { name, domain, opset_import, ..FunctionProto::default() };
+        t.model.functions.push(mixer);
+    }),
+    ("function defined twice", |t| {
+        let mixer = FunctionProto { name: "Mixer".into(), ..FunctionProto::default() };
+        t.model.functions = vec![mixer.clone(), mixer];
     }),
     // Names.
     ("value defined twice", |t| t.node("/hidden").output[0] = "qkv".into()),

@@ -177,3 +177,47 @@ fn a_condition_on_the_length_chooses_between_tables() {
     assert_eq!(limits, [12, 12]);
     assert_eq!(imported.facts.table_rows, Some(16));
 }
+
+#[test]
+fn functions_are_written_out_with_their_attributes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tiny = tiny();
+    let refers = |name: &str, to: &str| AttributeProto {
+        name: name.into(),
+        ref_attr_name: to.into(),
+        kind: attribute_kind::FLOAT,
+        ..AttributeProto::default()
+    };
+    let mut inner = node("SimplifiedLayerNormalization", "", &["x", "w"], &["scratch"]);
+    inner.attribute = vec![refers("epsilon", "small"), int("axis", -1)];
+    let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let function = FunctionProto {
+        name: "Norm".into(),
+        domain: "local".into(),
+        input: strings(&["x", "w"]),
+        output: strings(&["y", "x"]),
+        attribute: strings(&["small"]),
+        node: vec![inner, node("Identity", "", &["scratch"], &["y"])],
+        ..FunctionProto::default()
+    };
+    tiny.model.functions.push(function);
+    let version = 1;
+    tiny.model.opset_import.push(OperatorSetIdProto { domain: "local".into(), version });
+    let norm = tiny.node("/normed");
+    (norm.op_type, norm.domain) = ("Norm".into(), "local".into());
+    norm.attribute = vec![float("small", 0.25)];
+    norm.output.push("again".into());
+    tiny.node("/hidden").input[0] = "again".into();
+    tiny.write(directory.path());
+    let imported = weir_frontend::import(directory.path(), &Default::default()).unwrap();
+    let epsilons: Vec<f32> = imported
+        .graph
+        .main
+        .live()
+        .filter_map(|(_, node)| match &node.op {
+            weir_ir::Op::RmsNorm(op) => Some(op.epsilon),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(epsilons, [0.25]);
+}
