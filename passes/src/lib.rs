@@ -47,11 +47,18 @@
 
 #![warn(missing_docs)]
 
+pub mod driver;
 pub mod error;
 pub mod fuse;
 pub mod kv;
 pub mod layers;
 pub mod normalise;
+pub mod pipeline;
 pub mod positional;
 pub mod recognise;
+pub mod registry;
 pub mod rows;
+
+pub use driver::{Flow, Observer, Options, PassReport, Report, run, run_observed};
+pub use error::PassError;
+pub use registry::Change;

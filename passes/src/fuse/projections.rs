@@ -19,12 +19,14 @@ use weir_ir::{
 };
 
 use crate::error::PassError;
+use crate::registry::Change;
 
 /// What products must share to be joined.
 type Group = (Value, Element, bool);
 
-/// Rewrites the graph; returns how many products were joined.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts products that were joined, and says which have no partner although
+/// their input has other readers.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let mut groups: HashMap<Group, Vec<Node>> = HashMap::new();
     let mut firsts: Vec<Group> = Vec::new();
     for (node, data) in graph.main.live() {
@@ -43,19 +45,25 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
             })
             .push(node);
     }
-    let mut joined = 0;
+    let mut change = Change::default();
     let constants = &mut graph.constants;
     let mut patch = Patch::new(&mut graph.main);
-    for group in firsts {
-        let nodes = &groups[&group];
+    for group in &firsts {
+        let nodes = &groups[group];
         if nodes.len() > 1 {
-            join(&mut patch, constants, group, nodes)?;
-            joined += nodes.len();
+            join(&mut patch, constants, *group, nodes)?;
+            change.count += nodes.len();
+        } else if firsts.iter().any(|other| other != group && other.0 == group.0) {
+            let data = &patch.body().nodes[nodes[0]];
+            let place = data.origin.as_deref().unwrap_or("a product");
+            change.notes.push(format!(
+                "{place} stays alone: its weight or bias differs in kind from its neighbours'"
+            ));
         }
     }
     patch.finish();
     graph.main.remove_dead();
-    Ok(joined)
+    Ok(change)
 }
 
 fn constant_of(body: &Body, value: Value) -> Option<Const> {

@@ -26,6 +26,7 @@ use weir_ir::{
 };
 
 use crate::error::{PassError, Unsupported};
+use crate::registry::Change;
 
 /// Nodes of a layer: those behind `start` up to `end`, both cuts.
 #[derive(Clone, Copy)]
@@ -43,8 +44,8 @@ struct Listing<'g> {
     cuts: Vec<Option<Value>>,
 }
 
-/// Rewrites the graph; returns the number of layers.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts layers and lists the layers of each kind.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let listing = listing(&graph.main)?;
     let spans = spans(&listing)?;
     let mut kinds: Table<Kind, LayerKind> = Table::default();
@@ -60,8 +61,16 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     }
     let main = main_body(graph, &listing, &spans, &applied, &kinds)?;
     graph.main = main;
+    let notes = kinds.iter().map(|(kind, data)| {
+        let layers: Vec<String> = (0..applied.len())
+            .filter(|layer| applied[*layer].0 == kind)
+            .map(|layer| layer.to_string())
+            .collect();
+        format!("{} has {} weights, layers {}", data.name, data.weights, layers.join(" "))
+    });
+    let notes = notes.collect();
     graph.kinds = kinds;
-    Ok(spans.len())
+    Ok(Change { count: spans.len(), notes })
 }
 
 fn constant_of(body: &Body, value: Value) -> Option<Const> {
