@@ -65,8 +65,9 @@ impl<M: StepModel> Engine<M> {
     /// An engine without requests. `eos` are the tokens that end every answer.
     pub fn new(model: M, tokenizer: Option<Tokenizer>, eos: Vec<u32>) -> Engine<M> {
         let shape = model.shape();
-        let (slots, rows, vocabulary) =
-            (shape.slots as usize, shape.max_rows as usize, shape.vocabulary as usize);
+        let (rows, vocabulary) = (shape.max_rows as usize, shape.vocabulary as usize);
+        // Rows of a step whose logits are wanted.
+        let chosen = rows.min(shape.slots as usize);
         let scheduler = Scheduler::new(SchedulerLimits {
             slots: shape.slots,
             rows: shape.max_rows,
@@ -81,9 +82,9 @@ impl<M: StepModel> Engine<M> {
             next_id: 0,
             plan: StepPlan::default(),
             rows: Vec::with_capacity(rows),
-            head_rows: Vec::with_capacity(slots),
-            sampled: Vec::with_capacity(slots),
-            logits: vec![0.0; slots * vocabulary],
+            head_rows: Vec::with_capacity(chosen),
+            sampled: Vec::with_capacity(chosen),
+            logits: vec![0.0; chosen * vocabulary],
             scratch: SamplingScratch::new(vocabulary),
             piece: String::new(),
             cancelled: VecDeque::new(),

@@ -54,11 +54,8 @@ impl ModelShape {
                 .map_err(|what| RuntimeError::Tables(format!("cache layout {index}: {what}")))?;
         }
         let slots = slots.unwrap_or(header.slots);
-        if slots == 0 || slots > header.max_rows {
-            return Err(RuntimeError::Options(format!(
-                "{slots} slots: this model takes 1 to {} (its rows of a step)",
-                header.max_rows
-            )));
+        if slots == 0 {
+            return Err(RuntimeError::Options("0 slots: at least 1 is needed".into()));
         }
         let direct_rows = model
             .layouts()

@@ -2,8 +2,9 @@
 //! output, no tensors.
 //!
 //! * Sequences wait first come, first served for a slot; they join and leave between steps.
-//! * A step has one budget of rows. Every sequence that decodes gets one of them; what remains goes
-//!   to prompts in order of admission, in tiles of any size.
+//! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
+//!   than rows, they take turns); what remains goes to prompts in order of admission, in tiles of
+//!   any size.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
 //!   tile a step, each tile a call of its own beside the step's rows. So between two tiles there is
 //!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
@@ -22,7 +23,7 @@ pub type SequenceId = u64;
 pub struct SchedulerLimits {
     /// Slots of the cache.
     pub slots: u32,
-    /// Most rows of a step; at least `slots`.
+    /// Most rows of a step.
     pub rows: u32,
     /// Longest prompt that is written straight into its slot.
     pub direct_rows: u32,
@@ -93,24 +94,27 @@ struct Running {
 pub struct Scheduler {
     limits: SchedulerLimits,
     waiting: VecDeque<(SequenceId, u32)>,
-    /// In order of admission.
+    /// In order of admission, which is also the order of ids.
     running: Vec<Running>,
+    /// Who decodes first in the next step: the first sequence from this one on.
+    turn: SequenceId,
     free_slots: Vec<u32>,
 }
 
 impl Scheduler {
-    /// A scheduler without sequences. Every slot must get a row in a step: `rows >= slots`.
+    /// A scheduler without sequences.
     pub fn new(limits: SchedulerLimits) -> Scheduler {
-        assert!(limits.slots >= 1 && limits.rows >= limits.slots, "every slot has a row in a step");
+        assert!(limits.slots >= 1 && limits.rows >= 1, "there are slots and rows");
         Scheduler {
             limits,
             waiting: VecDeque::new(),
             running: Vec::with_capacity(limits.slots as usize),
+            turn: 0,
             free_slots: (0..limits.slots).rev().collect(),
         }
     }
 
-    /// Queues a sequence whose prompt has `prompt_rows` rows, at least one.
+    /// Queues a sequence whose prompt has `prompt_rows` rows, at least one. Ids rise.
     pub fn submit(&mut self, sequence: SequenceId, prompt_rows: u32) {
         assert!(prompt_rows > 0, "a prompt has rows");
         self.waiting.push_back((sequence, prompt_rows));
@@ -152,20 +156,7 @@ impl Scheduler {
         self.admit();
         plan.rows.clear();
         plan.tile = None;
-        let mut budget = self.limits.rows;
-        for running in &mut self.running {
-            if let Phase::Decode { next } = &mut running.phase {
-                plan.rows.push(PlannedRows {
-                    sequence: running.sequence,
-                    slot: running.slot,
-                    first: *next,
-                    rows: 1,
-                    samples: true,
-                });
-                *next += 1;
-                budget -= 1;
-            }
-        }
+        let mut budget = self.limits.rows - self.plan_decode(plan);
         for running in &mut self.running {
             let Phase::Prompt { done } = running.phase else { continue };
             let rows = budget.min(running.prompt_rows - done);
@@ -188,6 +179,29 @@ impl Scheduler {
             budget -= rows;
         }
         plan.tile = self.plan_tile();
+    }
+
+    /// Gives decoding sequences a row each and returns how many rows that took.
+    fn plan_decode(&mut self, plan: &mut StepPlan) -> u32 {
+        let count = self.running.len();
+        let first = self.running.partition_point(|running| running.sequence < self.turn);
+        for index in (0..count).map(|offset| (first + offset) % count) {
+            let running = &mut self.running[index];
+            let Phase::Decode { next } = &mut running.phase else { continue };
+            if plan.rows.len() as u32 == self.limits.rows {
+                self.turn = running.sequence;
+                return self.limits.rows;
+            }
+            plan.rows.push(PlannedRows {
+                sequence: running.sequence,
+                slot: running.slot,
+                first: *next,
+                rows: 1,
+                samples: true,
+            });
+            *next += 1;
+        }
+        plan.rows.len() as u32
     }
 
     fn admit(&mut self) {

@@ -37,16 +37,17 @@ proptest! {
     #[test]
     fn every_schedule_keeps_its_promises(
         slots in 1..5_u32,
-        spare in 0..12_u32,
+        rows in 1..16_u32,
         direct_rows in 1..70_u32,
         mut arrivals in prop::collection::vec(arrival(), 1..14),
     ) {
         arrivals.sort_by_key(|arrival| arrival.step);
-        let limits = SchedulerLimits { slots, rows: slots + spare, direct_rows };
+        let limits = SchedulerLimits { slots, rows, direct_rows };
         let mut scheduler = Scheduler::new(limits);
         let mut progress: BTreeMap<SequenceId, Progress> = BTreeMap::new();
         let mut first_seen = Vec::new();
-        let mut decoding: BTreeSet<SequenceId> = BTreeSet::new();
+        // Who decodes, and since when without a row.
+        let mut decoding: BTreeMap<SequenceId, u32> = BTreeMap::new();
         let mut plan = StepPlan::default();
         let mut submitted = 0;
         let mut step = 0;
@@ -60,7 +61,13 @@ proptest! {
             prop_assert!(!plan.is_empty() || scheduler.is_idle());
             let planned: BTreeSet<_> = plan.rows.iter().map(|rows| rows.sequence).collect();
             prop_assert_eq!(planned.len(), plan.rows.len(), "a sequence occurs once in a step");
-            prop_assert!(decoding.is_subset(&planned), "everybody who decodes gets a row");
+            for (sequence, last) in &mut decoding {
+                if planned.contains(sequence) {
+                    *last = step;
+                }
+                let turns = if slots <= rows { 0 } else { slots.div_ceil(rows) + 1 };
+                prop_assert!(step - *last <= turns, "everybody who decodes gets a row soon");
+            }
             let mut held = BTreeSet::new();
             for (sequence, slot) in plan.rows.iter().map(|rows| (rows.sequence, rows.slot))
                 .chain(plan.tile.iter().map(|tile| (tile.sequence, tile.slot)))
@@ -82,7 +89,7 @@ proptest! {
                 entry.rows += rows.rows;
                 prop_assert_eq!(rows.samples, entry.rows >= arrival.prompt_rows);
                 if rows.samples {
-                    decoding.insert(rows.sequence);
+                    decoding.insert(rows.sequence, step);
                     entry.tokens += 1;
                     if entry.tokens == arrival.new_tokens {
                         done.push(rows.sequence);
@@ -98,7 +105,7 @@ proptest! {
                 if entry.tiles == arrival.long_tiles {
                     entry.rows = arrival.prompt_rows;
                     scheduler.finish_long_prompt(tile.sequence);
-                    decoding.insert(tile.sequence);
+                    decoding.insert(tile.sequence, step);
                     entry.tokens = 1;
                     if arrival.new_tokens == 1 {
                         done.push(tile.sequence);
