@@ -161,7 +161,7 @@ impl<'g> Positional<'g> {
         };
         let leading: usize = sizes.iter().rev().skip(2).product();
         let fits = (keys == total || keys == 1) && (queries == new || queries == 1);
-        if leading != 1 || !fits {
+        if leading == 0 || !fits {
             return Err(format!("a mask of shape {sizes:?} for {new} queries and {total} keys"));
         }
         let flat: Vec<bool> = match tensor.data() {
@@ -178,9 +178,14 @@ impl<'g> Positional<'g> {
                     .collect::<Result<_, _>>()?
             }
         };
+        // Some exporters write the mask out for every head.
+        let (first, others) = flat.split_at(queries * keys);
+        if others.chunks_exact(queries * keys).any(|other| other != first) {
+            return Err("the heads have different masks".to_owned());
+        }
         let at = |query: usize, key: usize| {
             let row = if queries == 1 { 0 } else { query };
-            flat[row * keys + if keys == 1 { 0 } else { key }]
+            first[row * keys + if keys == 1 { 0 } else { key }]
         };
         Ok((0..new)
             .flat_map(|query| (0..total).map(move |key| (query, key)))

@@ -1,7 +1,7 @@
 //! Computes what depends on constants only.
 //!
-//! Before:  v2 = const c0 ; v3 = const c1 ; v4 = add v2, v3
-//! After:   v4 = const c2
+//! Before:  v2 = const c0 ; v3 = const c1 ; v4 = add v2, v3 ; v5 = shape_of v1
+//! After:   v4 = const c2 ; v5 = known [1, sequence, 64]
 //!
 //! Needs: stage `Imported`; products with weights already recognised, so that large weights are
 //! read where they lie and not computed here.
@@ -12,9 +12,9 @@
 use std::collections::HashSet;
 
 use weir_ir::interpret::{Bindings, Data, Interpreter};
-use weir_ir::ops::Known;
+use weir_ir::ops::{Known, KnownValue};
 use weir_ir::patch::Rebuild;
-use weir_ir::{Constant, Element, Graph, Op, Table, Value};
+use weir_ir::{Body, Constant, Element, Graph, NodeData, Op, Table, Value};
 
 use crate::error::PassError;
 
@@ -91,7 +91,11 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     }
     for (node, data) in main.live() {
         let is_fixed = data.results.iter().any(|value| fixed.contains(value));
-        if !is_fixed || matches!(data.op, Op::ReadConstant(_)) {
+        if let Some(known) = known_shape(main, data) {
+            // Sizes are known without looking at the tensor.
+            let value = rebuild.push(known, Vec::new(), data.origin.clone())?[0];
+            rebuild.set(data.results[0], value);
+        } else if !is_fixed || matches!(data.op, Op::ReadConstant(_)) {
             rebuild.copy(node)?;
         }
     }
@@ -104,6 +108,15 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     rebuilt.main = body;
     *graph = rebuilt;
     Ok(folded)
+}
+
+/// The content of a `shape_of`.
+fn known_shape(main: &Body, node: &NodeData) -> Option<KnownValue> {
+    let (Op::ShapeOf(_), [result]) = (&node.op, node.results.as_slice()) else { return None };
+    let data = &main.values[*result];
+    let Some(Known::Elements(elements)) = &data.known else { return None };
+    let dtype = data.ty.dtype()?;
+    Some(KnownValue { dtype, shape: data.ty.shape.clone(), elements: elements.clone() })
 }
 
 fn continue_fixed(fixed: &mut HashSet<Value>, results: &[Value]) -> bool {
