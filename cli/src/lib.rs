@@ -1,1 +1,66 @@
-//! The driver behind `weir`: from a model to a graph, code and files.
+//! The driver behind `weir`: from a model to a graph, to code, to files or a running model.
+//!
+//! The command line is resolved here once; the crates behind it get the few values that they need.
+
+mod compile;
+mod driver;
+mod execute;
+mod failure;
+mod inspect;
+mod options;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use compile::{Compile, Emit};
+pub use driver::{Lowered, load, lower};
+pub use execute::Execute;
+pub use failure::Failure;
+pub use inspect::Inspect;
+pub use options::{ComputeOption, ModelOptions, ReportOptions};
+
+/// Compiles a language model into one static executable
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about, max_term_width = 100)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compile a model into an executable, a library or a text form
+    Compile(Compile),
+    /// Compile a model in memory and run it; no file is written
+    Run(Execute),
+    /// Say what a model or a compiled file is, and what each pass did
+    Inspect(Inspect),
+}
+
+/// Runs a command line.
+pub fn run(line: CommandLine) -> ExitCode {
+    let outcome = match &line.command {
+        Command::Compile(compile) => compile.run(),
+        Command::Run(execute) => execute.run(),
+        Command::Inspect(inspect) => inspect.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Compiles a model into an executable without a word.
+pub fn compile_executable(
+    options: &ModelOptions,
+    output: &std::path::Path,
+) -> Result<(), Failure> {
+    let report = ReportOptions { quiet: true, ..ReportOptions::default() };
+    let output = output.to_path_buf();
+    Compile { model: options.clone(), output: Some(output), emit: Emit::Exe, report }.run()
+}

@@ -1,1 +1,132 @@
-//! Systems under test behind one trait.
+//! The systems under test behind one trait: interpreter, JIT and static binary take the same
+//! prompts and must give the same answers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use safetensors::SafeTensors;
+
+use crate::golden::{self, Rows};
+
+/// How a model is compiled for a test.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// `--context`.
+    pub context: u32,
+    /// `--kv`.
+    pub kv: String,
+    /// `--compute`, or the format's own.
+    pub compute: Option<weir::ComputeOption>,
+    /// `--slots`.
+    pub slots: u32,
+}
+
+impl Setup {
+    /// Float32 arithmetic and every row kept: what the golden files are compared with.
+    pub fn exact(context: u32) -> Setup {
+        let compute = Some(weir::ComputeOption::F32);
+        Setup { context, kv: "full".to_owned(), compute, slots: 2 }
+    }
+
+    /// The driver's options for a model.
+    pub fn options(&self, model: &Path) -> weir::ModelOptions {
+        weir::ModelOptions {
+            model: model.to_path_buf(),
+            slots: self.slots,
+            context: Some(self.context),
+            kv: self.kv.clone(),
+            kv_rows: None,
+            compute: self.compute,
+            step_rows: 64,
+            links_under: None,
+        }
+    }
+}
+
+/// Logits of a prompt and of what was fed after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logits {
+    /// One row per prompt token.
+    pub prefill: Rows,
+    /// Row i is the distribution from which token i of the continuation is chosen.
+    pub steps: Rows,
+}
+
+/// Something that computes a model.
+pub trait System {
+    /// Name in messages.
+    fn name(&self) -> &'static str;
+    /// Logits of a prompt and of the given continuation, fed through the decode path.
+    fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits>;
+}
+
+/// The executable that `weir compile` writes, as a process.
+pub struct Binary {
+    folder: tempfile::TempDir,
+    options: Vec<String>,
+}
+
+impl Binary {
+    /// Compiles a model into a scratch folder.
+    pub fn compile(model: &Path, setup: &Setup) -> Result<Binary> {
+        let folder = tempfile::tempdir()?;
+        weir::compile_executable(&setup.options(model), &folder.path().join("model"))?;
+        Ok(Binary { folder, options: Vec::new() })
+    }
+
+    /// Options that every command gets (`--threads 2`, `--isa portable`).
+    pub fn with(mut self, options: &[&str]) -> Binary {
+        self.options = options.iter().map(|option| (*option).to_owned()).collect();
+        self
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("model")
+    }
+
+    /// Runs a command of the program and returns its standard output.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(self.path())
+            .args(arguments)
+            .args(&self.options)
+            .current_dir(self.folder.path())
+            .output()
+            .context("the compiled program did not start")?;
+        if !output.status.success() {
+            bail!("{arguments:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        String::from_utf8(output.stdout).context("the output is not UTF-8")
+    }
+}
+
+impl System for Binary {
+    fn name(&self) -> &'static str {
+        "static binary"
+    }
+
+    fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits> {
+        let file = self.folder.path().join("logits.safetensors");
+        let file_name = file.to_string_lossy();
+        let (prompt, forced) = (list(prompt), list(forced));
+        self.run(&["logits", "--ids", &prompt, "--force", &forced, "-o", &file_name])?;
+        read_logits(&file)
+    }
+}
+
+/// Reads what `OUT logits` writes.
+pub fn read_logits(file: &Path) -> Result<Logits> {
+    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let tensors = SafeTensors::deserialize(&bytes).context("the logits file")?;
+    Ok(Logits {
+        prefill: golden::rows(&tensors, "prefill_logits")?,
+        steps: golden::rows(&tensors, "step_logits")?,
+    })
+}
+
+/// Ids as the command line takes them.
+pub fn list(ids: &[u32]) -> String {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    ids.join(",")
+}

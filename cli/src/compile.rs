@@ -1,0 +1,101 @@
+//! `weir compile`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use weir_codegen::container::{write_executable, write_library, write_object};
+
+use crate::driver::{lower, print_times, with_image};
+use crate::failure::Failure;
+use crate::options::{ModelOptions, ReportOptions};
+use crate::progress::Progress;
+
+/// Compile a model.
+#[derive(Args, Debug)]
+pub struct Compile {
+    /// The model and what it is made into.
+    #[command(flatten)]
+    pub model: ModelOptions,
+
+    /// File to write ("-" for standard output with --emit ir, clif or asm)
+    #[arg(long, short, value_name = "OUT", required_unless_present = "stop_after")]
+    pub output: Option<PathBuf>,
+
+    /// What to write
+    #[arg(long, value_enum, default_value_t = Emit::Exe)]
+    pub emit: Emit,
+
+    /// What to tell.
+    #[command(flatten)]
+    pub report: ReportOptions,
+}
+
+/// Forms of a compiled model.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emit {
+    /// One static executable
+    Exe,
+    /// A relocatable object with code, tables and weights
+    Obj,
+    /// A static library with the runtime, and a C header beside it (OUT with .h)
+    Lib,
+    /// The graph at the end of the passes, as text
+    Ir,
+    /// The code before it is machine code, as text
+    Clif,
+    /// The machine code, disassembled
+    Asm,
+}
+
+impl Compile {
+    /// Runs the command.
+    pub fn run(&self) -> Result<(), Failure> {
+        let progress = Progress::new(self.report.quiet);
+        let mut lowered = lower(&self.model, &self.report, &progress)?;
+        let Some(output) = self.output.as_deref().filter(|_| lowered.is_complete()) else {
+            print_times(&lowered, &self.report);
+            return Ok(());
+        };
+        if self.emit == Emit::Ir {
+            write_text(output, &lowered.graph.to_string())?;
+            print_times(&lowered, &self.report);
+            return Ok(());
+        }
+        let listing = matches!(self.emit, Emit::Clif | Emit::Asm);
+        with_image(&mut lowered, &self.model, &progress, listing, |image, report| {
+            let work = progress.start_bytes("writing", image.weights.bytes);
+            let mut progress = |done, _| work.at(done);
+            match self.emit {
+                Emit::Exe => write_executable(image, output, &mut progress)?,
+                Emit::Obj => write_object(image, output, &mut progress)?,
+                Emit::Lib => {
+                    write_library(image, output, &output.with_extension("h"), &mut progress)?;
+                }
+                Emit::Clif => write_text(output, &report.clif)?,
+                Emit::Asm => write_text(output, &weir_codegen::emit::disassemble_all(&image.code))?,
+                Emit::Ir => {}
+            }
+            Ok(())
+        })?;
+        print_times(&lowered, &self.report);
+        Ok(())
+    }
+}
+
+/// Writes a text, which appears by rename when it is whole.
+fn write_text(output: &Path, text: &str) -> Result<(), Failure> {
+    if output == Path::new("-") {
+        std::io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    let folder = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let place = |error: std::io::Error| Failure::other(format!("{}: {error}", output.display()));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(place)?;
+    file.write_all(text.as_bytes()).map_err(place)?;
+    file.persist(output).map_err(|error| place(error.error))?;
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! From options to a compiled model: import, passes, code generation, in that order.
+
+use std::time::{Duration, Instant};
+
+use weir_codegen::image::ModelImage;
+use weir_codegen::jit::ModelInMemory;
+use weir_codegen::kernels::matmul::Compute;
+use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
+use weir_ir::{Graph, Stage, verify::verify};
+use weir_passes::kv::policy::KvOptions;
+use weir_passes::registry::{PASSES, Pass};
+use weir_passes::{Flow, Observer, PassReport, Report};
+use weir_runtime::CompiledModel;
+use weir_runtime::facts::{BuildFacts, Facts, SamplingFacts};
+
+use crate::failure::Failure;
+use crate::options::{ComputeOption, ModelOptions, ReportOptions};
+use crate::progress::Progress;
+
+/// Name of the graph as it was read, for `--dump` and `--stop-after`.
+const IMPORTED: &str = "imported";
+
+/// A model whose graph has gone through the passes.
+pub struct Lowered {
+    /// The graph, at stage `Fixed` unless `--stop-after` ended the pipeline.
+    pub graph: Graph,
+    /// What the passes did.
+    pub report: Report,
+    /// Tokenizer and template.
+    pub text: TextAssets,
+    /// What the files say.
+    pub facts: ModelFacts,
+    /// Positions of a sequence.
+    pub context: u32,
+    /// The policy as it was read.
+    pub kv: KvOptions,
+    /// Phases and how long they took.
+    pub times: Vec<(String, Duration)>,
+}
+
+impl Lowered {
+    /// Whether all passes have run.
+    pub fn is_complete(&self) -> bool {
+        self.graph.stage == Stage::Fixed
+    }
+}
+
+/// Imports a model and runs the passes.
+pub fn lower(
+    options: &ModelOptions,
+    report: &ReportOptions,
+    progress: &Progress,
+) -> Result<Lowered, Failure> {
+    let stop = report.stop_after.as_deref();
+    for name in report.dump.iter().map(String::as_str).chain(stop) {
+        check_pass(name)?;
+    }
+    let kv = KvOptions::parse(&options.kv).map_err(kv_failure)?;
+    let kv = match options.kv_rows {
+        Some(rows) => kv.with_rows(rows).map_err(kv_failure)?,
+        None => kv,
+    };
+    let start = Instant::now();
+    let work = progress.start("importing");
+    let import = ImportOptions { links_under: options.links_under.clone() };
+    let imported = weir_frontend::import(&options.model, &import)?;
+    drop(work);
+    let mut times = vec![("import".to_owned(), start.elapsed())];
+    let context = context(options, &imported.facts)?;
+    if report.dump.iter().any(|name| name == IMPORTED) {
+        println!("; imported\n{}", imported.graph);
+    }
+    let mut lowered = Lowered {
+        graph: imported.graph,
+        report: Report::default(),
+        text: imported.text,
+        facts: imported.facts,
+        context,
+        kv: kv.clone(),
+        times: Vec::new(),
+    };
+    if stop != Some(IMPORTED) {
+        let pass_options = weir_passes::Options {
+            context,
+            kv,
+            max_rows: options.step_rows,
+            model_limit: lowered.facts.context_limit,
+        };
+        let work = progress.start("rewriting");
+        let mut watcher = Watcher { report, last: lowered.graph.to_string() };
+        let (graph, passes) =
+            weir_passes::run_observed(lowered.graph, &pass_options, &mut watcher)?;
+        drop(work);
+        times.extend(passes.passes.iter().map(|pass| (format!("pass {}", pass.name), pass.time)));
+        (lowered.graph, lowered.report) = (graph, passes);
+    }
+    for warning in &lowered.report.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if report.explain {
+        print!("{}", explanation(&lowered.report));
+    }
+    lowered.times = times;
+    Ok(lowered)
+}
+
+/// What each pass did, a line or more each.
+pub fn explanation(report: &Report) -> String {
+    let mut text = String::new();
+    for pass in &report.passes {
+        let [before, after] = pass.nodes;
+        let changed = match pass.change.count {
+            0 => "no match".to_owned(),
+            1 => "1 change".to_owned(),
+            count => format!("{count} changes"),
+        };
+        text.push_str(&format!("{:22} {changed}, {before} nodes to {after}\n", pass.name));
+        for note in &pass.change.notes {
+            text.push_str(&format!("{:22}   {note}\n", ""));
+        }
+    }
+    text
+}
+
+/// Generates code and hands the model to `write`.
+pub fn with_image<T>(
+    lowered: &mut Lowered,
+    options: &ModelOptions,
+    progress: &Progress,
+    listing: bool,
+    write: impl FnOnce(&ModelImage<'_>, &weir_codegen::Report) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let start = Instant::now();
+    let work = progress.start("compiling");
+    let compute = options.compute.map(|compute| match compute {
+        ComputeOption::F32 => Compute::F32,
+        ComputeOption::Bf16 => Compute::Bf16,
+        ComputeOption::Int8 => Compute::Int8,
+    });
+    let tokenizer = match &lowered.text.tokenizer {
+        Some(json) => weir_tokenizer::pack(json)
+            .map_err(|error| Failure::other(format!("tokenizer.json: {error}")))?,
+        None => Vec::new(),
+    };
+    let facts = facts(lowered, options);
+    let facts = serde_json::to_vec(&facts).map_err(Failure::other)?;
+    let verified = verify(&lowered.graph, Stage::Fixed).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        Failure::other(format!("internal error: {}", lines.join("\n")))
+    })?;
+    let codegen = weir_codegen::Options {
+        compute,
+        max_rows: options.step_rows,
+        slots: options.slots,
+        context: lowered.context,
+        tokenizer: &tokenizer,
+        chat_template: lowered.text.chat_template.as_deref().unwrap_or_default(),
+        facts: &facts,
+        listing,
+    };
+    let generated = weir_codegen::generate(verified, &codegen)?;
+    drop(work);
+    lowered.times.push(("generate code".to_owned(), start.elapsed()));
+    let start = Instant::now();
+    let outcome = write(&generated.image, &generated.report)?;
+    lowered.times.push(("pack and write".to_owned(), start.elapsed()));
+    Ok(outcome)
+}
+
+/// Compiles a model into memory.
+pub fn load(
+    options: &ModelOptions,
+    report: &ReportOptions,
+    progress: &Progress,
+) -> Result<CompiledModel, Failure> {
+    let mut lowered = lower(options, report, progress)?;
+    let model = with_image(&mut lowered, options, progress, false, |image, _| {
+        let work = progress.start_bytes("packing", image.weights.bytes);
+        let memory = ModelInMemory::load(image, &mut |done, _| work.at(done))?;
+        Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
+    })?;
+    print_times(&lowered, report);
+    Ok(model)
+}
+
+/// Prints the phases if they were asked for.
+pub fn print_times(lowered: &Lowered, report: &ReportOptions) {
+    if report.time {
+        for (phase, time) in &lowered.times {
+            eprintln!("{:9.2} ms  {phase}", time.as_secs_f64() * 1e3);
+        }
+    }
+}
+
+fn context(options: &ModelOptions, facts: &ModelFacts) -> Result<u32, Failure> {
+    let Some(context) = options.context.or(facts.context_limit) else {
+        return Err(Failure::usage(
+            "the model's files do not say how long a sequence may be; give --context",
+        ));
+    };
+    match facts.table_rows {
+        Some(rows) if context > rows => Err(Failure::usage(format!(
+            "--context {context}: the model's rotary table ends after {rows} positions"
+        ))),
+        _ => Ok(context),
+    }
+}
+
+fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
+    let sampling = &lowered.facts.sampling;
+    let text = &lowered.text;
+    let special = [
+        ("bos_token", &text.bos_token),
+        ("eos_token", &text.eos_token),
+        ("pad_token", &text.pad_token),
+        ("unk_token", &text.unk_token),
+    ];
+    let source = options.model.file_name().unwrap_or(options.model.as_os_str());
+    let source = source.to_string_lossy().into_owned();
+    Facts {
+        name: source.clone(),
+        bos_token_id: lowered.facts.bos,
+        eos_token_ids: lowered.facts.eos.clone(),
+        pad_token_id: lowered.facts.pad,
+        add_bos: text.add_bos,
+        sampling: SamplingFacts {
+            do_sample: sampling.do_sample,
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
+        },
+        special: special
+            .into_iter()
+            .filter_map(|(name, token)| Some((name.to_owned(), token.clone()?)))
+            .collect(),
+        build: BuildFacts {
+            weir: env!("CARGO_PKG_VERSION").to_owned(),
+            compute: match options.compute {
+                None => "by weight format".to_owned(),
+                Some(ComputeOption::F32) => "f32".to_owned(),
+                Some(ComputeOption::Bf16) => "bf16".to_owned(),
+                Some(ComputeOption::Int8) => "int8".to_owned(),
+            },
+            kv: lowered.kv.to_string(),
+            source,
+        },
+    }
+}
+
+fn kv_failure(error: weir_passes::kv::policy::KvError) -> Failure {
+    Failure::usage(format!("--kv: {error}"))
+}
+
+fn check_pass(name: &str) -> Result<(), Failure> {
+    if name == IMPORTED || PASSES.iter().any(|pass| pass.name == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
+    Err(Failure::usage(format!(
+        "no pass is called \"{name}\"; there are {IMPORTED}, {}",
+        names.join(", ")
+    )))
+}
+
+/// Prints graphs and stops where it was asked to.
+struct Watcher<'a> {
+    report: &'a ReportOptions,
+    last: String,
+}
+
+impl Observer for Watcher<'_> {
+    fn before(&mut self, _: &'static Pass) {}
+
+    fn after(&mut self, graph: &Graph, pass: &PassReport) -> Flow {
+        if !self.report.dump.is_empty() {
+            let text = graph.to_string();
+            if self.report.dump.iter().any(|name| name == pass.name) {
+                if text == self.last {
+                    println!("; after {}: unchanged", pass.name);
+                } else {
+                    println!("; after {}\n{text}", pass.name);
+                }
+            }
+            self.last = text;
+        }
+        if self.report.stop_after.as_deref() == Some(pass.name) { Flow::Stop } else { Flow::Continue }
+    }
+}

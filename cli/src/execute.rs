@@ -1,0 +1,57 @@
+//! `weir run`: the commands of a compiled model over one that was just compiled in memory.
+
+use clap::{Args, Subcommand};
+use weir_runtime::command;
+
+use crate::driver::load;
+use crate::failure::Failure;
+use crate::options::{ModelOptions, ReportOptions};
+use crate::progress::Progress;
+
+/// Compile a model in memory and run it.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = false, subcommand_negates_reqs = true)]
+pub struct Execute {
+    #[command(flatten)]
+    model: ModelOptions,
+
+    #[command(flatten)]
+    report: ReportOptions,
+
+    #[command(flatten)]
+    generate: command::Generate,
+
+    #[command(subcommand)]
+    command: Option<Other>,
+}
+
+/// What to do instead of generating.
+#[derive(Subcommand, Debug)]
+enum Other {
+    /// Talk to the model
+    Chat(command::Chat),
+    /// Say what the model is and how much memory it needs
+    Info(command::Info),
+    /// Write logits to a file, for comparison with other implementations
+    Logits(command::Logits),
+    /// Continue one or several prompts
+    Generate(command::Generate),
+}
+
+impl Execute {
+    /// Runs the command.
+    pub fn run(&self) -> Result<(), Failure> {
+        weir_runtime::machine::check_processor()?;
+        let progress = Progress::new(self.report.quiet);
+        let compiled = load(&self.model, &self.report, &progress)?;
+        let model = weir_runtime::Model::new(compiled)?;
+        match &self.command {
+            None => self.generate.run(&model)?,
+            Some(Other::Generate(generate)) => generate.run(&model)?,
+            Some(Other::Chat(chat)) => chat.run(&model)?,
+            Some(Other::Info(info)) => info.run(&model)?,
+            Some(Other::Logits(logits)) => logits.run(&model)?,
+        }
+        Ok(())
+    }
+}

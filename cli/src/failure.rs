@@ -1,0 +1,93 @@
+//! Why `weir` ends without having done what was asked.
+
+use std::fmt::Display;
+use std::io::ErrorKind;
+
+use weir_codegen::container::ContainerError;
+use weir_frontend::ImportError;
+use weir_passes::PassError;
+use weir_runtime::{ModelError, RuntimeError};
+
+/// An error with the exit code that it gives: 2 if the user asked for something that cannot be, 1
+/// otherwise.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub code: u8,
+    /// What happened and where.
+    pub message: String,
+    /// Whoever read our output has gone: nothing to say.
+    silent: bool,
+}
+
+impl Failure {
+    /// The user's options.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure { code: 2, message: message.into(), silent: false }
+    }
+
+    /// Anything else.
+    pub fn other(error: impl Display) -> Failure {
+        Failure { code: 1, message: error.to_string(), silent: false }
+    }
+
+    /// Tells the user on standard error.
+    pub fn print(&self) {
+        if !self.silent {
+            eprintln!("error: {}", self.message);
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Failure {
+        Failure { code: if error.is_usage() { 2 } else { 1 }, ..Failure::other(error) }
+    }
+}
+
+impl From<PassError> for Failure {
+    fn from(error: PassError) -> Failure {
+        let is_usage = matches!(error, PassError::Options(_) | PassError::Kv(_));
+        Failure { code: if is_usage { 2 } else { 1 }, ..Failure::other(error) }
+    }
+}
+
+impl From<weir_codegen::CodegenError> for Failure {
+    fn from(error: weir_codegen::CodegenError) -> Failure {
+        Failure::other(error)
+    }
+}
+
+impl From<ContainerError> for Failure {
+    fn from(error: ContainerError) -> Failure {
+        Failure::other(error)
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        Failure::other(error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        let silent = matches!(&error, RuntimeError::Terminal(reason)
+            if reason.kind() == ErrorKind::BrokenPipe);
+        Failure { code: weir_runtime::command::exit_code(&error), silent, ..Failure::other(error) }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure { silent: error.kind() == ErrorKind::BrokenPipe, ..Failure::other(error) }
+    }
+}
