@@ -1,0 +1,130 @@
+//! Every dense fixture reaches stage `Fixed`, and the interpreter's logits there are the golden
+//! ones: float32 arithmetic, a prompt in one call, then forced steps through the cache.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use weir_frontend::{ImportOptions, import};
+use weir_ir::interpret::{EvalError, Session};
+use weir_ir::{Graph, Stage};
+use weir_passes::kv::policy::KvOptions;
+use weir_passes::{Options, run};
+
+/// Steps after the prompt; each is a whole run of the interpreter.
+const STEPS: usize = 4;
+
+/// Of the rules that come with the fixtures: `|x - y| <= 1e-4 + 1e-4 |y|`.
+const TOLERANCE: f32 = 1e-4;
+
+/// Positions of the compiled graphs; the shortest tables of the fixtures have as many.
+const CONTEXT: u32 = 320;
+
+fn models() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut models = BTreeMap::new();
+    for folder in ["../tests/fixtures/onnx", "../../shared/fixtures/onnx"] {
+        let Ok(entries) = std::fs::read_dir(root.join(folder)) else {
+            println!("skipped: {folder} is absent");
+            continue;
+        };
+        let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+        models.extend(paths.map(|path| (name(&path), path)));
+    }
+    // Routed experts and latent attention come later.
+    let later = ["mixtral-", "deepseek-v3-", "gpt-oss-"];
+    models.retain(|name, _| !later.iter().any(|prefix| name.starts_with(prefix)));
+    models.into_values().collect()
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+struct Goldens {
+    bytes: Vec<u8>,
+}
+
+impl Goldens {
+    fn floats(&self, name: &str) -> Option<Vec<f32>> {
+        let tensors = SafeTensors::deserialize(&self.bytes).unwrap();
+        let data = tensors.tensor(name).ok()?.data().to_vec();
+        let floats = data.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        Some(floats.collect())
+    }
+
+    fn ids(&self, name: &str) -> Vec<i64> {
+        let tensors = SafeTensors::deserialize(&self.bytes).unwrap();
+        let data = tensors.tensor(name).unwrap().data().to_vec();
+        data.chunks(8).map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap())).collect()
+    }
+
+    /// The float32 reference where there is one.
+    fn logits(&self, name: &str) -> Vec<f32> {
+        self.floats(&format!("reference_f32/{name}")).or_else(|| self.floats(name)).unwrap()
+    }
+}
+
+fn distance(ours: &[f32], golden: &[f32]) -> f32 {
+    assert_eq!(ours.len(), golden.len());
+    let excess = ours.iter().zip(golden).map(|(x, y)| (x - y).abs() / (1.0 + y.abs()));
+    excess.fold(0.0, |worst, next| if next.is_nan() { f32::NAN } else { worst.max(next) })
+}
+
+fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
+    let imported = import(path, &ImportOptions::default()).map_err(|error| error.to_string())?;
+    let options = Options {
+        context: CONTEXT,
+        kv: KvOptions::parse(kv).unwrap(),
+        max_rows: 64,
+        model_limit: imported.facts.context_limit,
+    };
+    let (graph, _) = run(imported.graph, &options).map_err(|error| error.to_string())?;
+    assert_eq!(graph.stage, Stage::Fixed);
+    Ok(graph)
+}
+
+/// The distance over a prompt and steps after it.
+fn worst(graph: &Graph, goldens: &Goldens, prompt: &str) -> Result<f32, EvalError> {
+    let mut session = Session::new(graph)?;
+    let rows = session.prefill(&goldens.ids(&format!("{prompt}/prompt_ids")))?.concat();
+    // Of a long prompt the golden has the last rows only.
+    let expected = goldens.logits(&format!("{prompt}/prefill_logits"));
+    let mut worst = distance(&rows[rows.len() - expected.len()..], &expected);
+    let forced = goldens.ids(&format!("{prompt}/greedy_ids"));
+    let steps = goldens.logits(&format!("{prompt}/step_logits"));
+    let width = steps.len() / forced.len();
+    for (index, expected) in steps.chunks(width).enumerate().skip(1).take(STEPS) {
+        worst = worst.max(distance(&session.step(forced[index - 1])?, expected));
+    }
+    Ok(worst)
+}
+
+fn check(path: &Path) -> Result<f32, String> {
+    let goldens = Goldens { bytes: std::fs::read(path.join("golden.safetensors")).unwrap() };
+    let graph = fixed(path, "full")?;
+    let mut farthest = 0.0f32;
+    for prompt in ["short", "long"] {
+        let distance = worst(&graph, &goldens, prompt).map_err(|error| error.to_string())?;
+        farthest = if distance.is_nan() { distance } else { farthest.max(distance) };
+    }
+    Ok(farthest)
+}
+
+#[test]
+fn fixed_graphs_give_the_golden_logits() {
+    let mut failures = Vec::new();
+    for path in models() {
+        let name = name(&path);
+        match check(&path) {
+            Ok(worst) => {
+                println!("{name}: {worst:.1e}");
+                if worst.is_nan() || worst > TOLERANCE {
+                    failures.push(format!("{name}: logits are off by {worst:.1e}"));
+                }
+            }
+            Err(error) => failures.push(format!("{name}: {error}")),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

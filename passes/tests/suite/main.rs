@@ -1,0 +1,3 @@
+//! One binary for all tests of the passes over whole models.
+
+mod goldens;
