@@ -6,13 +6,13 @@ use crate::cache::SlotCache;
 use crate::forward::{ModelShape, layer_shapes, prefill_bytes};
 use crate::{CompiledModel, RuntimeError, RuntimeOptions, team};
 
-/// Resident memory of the process besides what is counted below: its own code and data, the
-/// allocator, command line, template engine and text of the requests. A program with the `tales`
-/// model (2 slots) had 5 MiB of it after a chat; this is three times that.
+/// Allowance for the process besides what is counted below: its own code and data (2.2 MiB resident
+/// with nothing but the help text printed; static, x86-64), the allocator's reserves, the template
+/// engine, and text of the requests on its way in and out.
 const PROCESS_BYTES: u64 = 16 << 20;
 
-/// Stack that a compute thread touches: model code keeps its data in the arena, so pages of call
-/// frames only. Measured 20 KiB.
+/// Allowance for the stack of a compute thread. Model code keeps its data in the arena, so a thread
+/// touches pages of call frames only.
 const THREAD_BYTES: u64 = 64 << 10;
 
 /// Parts of the ceiling, in bytes.
@@ -61,8 +61,8 @@ impl MemoryCeiling {
             prefill: prefill.hidden.saturating_add(prefill.rows).saturating_add(prefill.scores),
             // Per slot a row of logits and, with penalties, a count and a mark; candidates once.
             logits: vocabulary * (4 * slots + 5 * slots + 8),
-            // The packed form is used where it lies; opening builds look-up structures that are
-            // smaller than it.
+            // The packed form is used where it lies; an allowance of its size for what opening it
+            // and encoding a prompt build besides.
             tokenizer: model.tokenizer().len() as u64,
             process: PROCESS_BYTES + threads * THREAD_BYTES + tokens,
         })

@@ -7,6 +7,8 @@ mod info;
 mod logits;
 mod options;
 mod tensors;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use std::process::ExitCode;

@@ -12,6 +12,8 @@ use crate::forward::ModelShape;
 use crate::sampling::SamplingOptions;
 
 const VOCABULARY: u32 = 50;
+/// Entries of the tokenizer in models/tales.
+const TALES_VOCABULARY: u32 = 2048;
 const EOS: u32 = 49;
 
 struct FakeModel {
@@ -87,7 +89,7 @@ impl StepModel for FakeModel {
         for (row, spans) in rows.iter().zip(&all_spans) {
             self.cache.insert((spans.write_slot, spans.write_row), (row.token, row.position));
         }
-        let logits = logits.chunks_mut(VOCABULARY as usize);
+        let logits = logits.chunks_mut(self.shape.vocabulary as usize);
         for (head_row, logits) in head_rows.iter().zip(logits) {
             let spans = &all_spans[*head_row as usize];
             let ranges = &spans.ranges[..spans.range_count as usize];
@@ -263,4 +265,72 @@ fn requests_that_cannot_be_served_are_refused() {
     assert!(matches!(refuse(unknown), RequestError::UnknownToken { index: 1, token: 50, .. }));
     let stop = Request { prompt: vec![0], stop: vec!["x".into()], ..Request::default() };
     assert_eq!(refuse(stop), RequestError::StopWithoutTokenizer);
+}
+
+fn tales_tokenizer() -> Tokenizer {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tales/tokenizer.json");
+    let packed = weir_tokenizer::pack(&std::fs::read(path).unwrap()).unwrap();
+    Tokenizer::open(packed).unwrap()
+}
+
+/// An answer of the fake model in words of a real vocabulary, with its pieces of text.
+fn text_answer(tokenizer: &Tokenizer, seed: u64, stop: &[&str]) -> (Vec<String>, Completion) {
+    let mut model = fake(2, 8);
+    model.shape.vocabulary = TALES_VOCABULARY;
+    let mut engine = Engine::new(model, Some(tokenizer.clone()), vec![1]);
+    let request = Request {
+        max_tokens: None,
+        ignore_eos: true,
+        stop: stop.iter().map(|stop| stop.to_string()).collect(),
+        ..request(seed, 6, 0)
+    };
+    engine.submit(request).unwrap();
+    let (mut ids, mut pieces, mut end) = (Vec::new(), Vec::new(), None);
+    while engine.step(|_, event| match event {
+        Event::Token { token, text } => {
+            ids.push(token);
+            pieces.push(text.to_owned());
+        }
+        Event::Finished { text, reason, usage } => {
+            pieces.push(text.to_owned());
+            end = Some((reason, usage));
+        }
+        Event::Failed(fault) => panic!("{fault}"),
+    }) {}
+    let (reason, usage) = end.unwrap();
+    let text = pieces.concat();
+    (pieces, Completion { ids, text, reason, usage })
+}
+
+#[test]
+fn pieces_of_text_add_up_to_the_decoded_answer() {
+    let tokenizer = tales_tokenizer();
+    for seed in 0..40 {
+        let (_, answer) = text_answer(&tokenizer, seed, &[]);
+        assert_eq!(answer.text, tokenizer.decode(&answer.ids, true));
+        assert_eq!(answer.reason, FinishReason::Length);
+    }
+}
+
+#[test]
+fn text_ends_before_a_stop_string_wherever_it_lies() {
+    let tokenizer = tales_tokenizer();
+    for seed in 0..10 {
+        let (_, free) = text_answer(&tokenizer, seed, &[]);
+        let characters: Vec<usize> = free.text.char_indices().map(|(start, _)| start).collect();
+        // Strings of five characters begin and end inside tokens and span several.
+        for window in characters.windows(6).step_by(3) {
+            let stop = &free.text[window[0]..window[5]];
+            let first = free.text.find(stop).unwrap();
+            let (pieces, answer) = text_answer(&tokenizer, seed, &[stop, "\u{1}never"]);
+            assert_eq!(answer.text, free.text[..first], "{stop:?}");
+            assert_eq!(answer.reason, FinishReason::Stop);
+            assert!(free.ids.starts_with(&answer.ids));
+            assert!(
+                pieces
+                    .iter()
+                    .all(|piece| !piece.contains('\u{fffd}') || free.text.contains('\u{fffd}'))
+            );
+        }
+    }
 }
