@@ -4,9 +4,84 @@
 //! it is sound because the bytes come from our own emitters, which access only what the arguments
 //! point to.
 
-use memmap2::{Mmap, MmapMut};
+use std::fs::File;
 
-use crate::image::{CodeImage, Symbol};
+use memmap2::{Mmap, MmapMut};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use crate::container::regions::{check_image, seal_tables};
+use crate::container::{ContainerError, Progress};
+use crate::image::{CodeImage, ModelImage, Symbol, WeightImage};
+
+/// A compiled model in memory: what a container holds, without the file.
+pub struct ModelInMemory {
+    /// The code region, read-execute.
+    pub code: Mmap,
+    /// The tables region; all checksums but that of the weights are filled.
+    pub tables: Vec<u8>,
+    /// The weights region, read-only.
+    pub weights: Mmap,
+}
+
+/// Weights from this size on lie in a temporary file, so that they compete with other memory as the
+/// pages of a compiled file do, and do not have to fit.
+const FILE_FROM: u64 = 2 << 30;
+
+impl ModelInMemory {
+    /// Packs a model's weights and makes its code executable.
+    pub fn load<'a>(
+        image: &ModelImage<'_>,
+        progress: &'a mut Progress<'a>,
+    ) -> Result<ModelInMemory, ContainerError> {
+        check_image(image)?;
+        let in_memory = |source| ContainerError::Io { path: "memory for the model".into(), source };
+        let code = executable(&image.code.bytes).map_err(in_memory)?;
+        let weights = load_weights(&image.weights, progress).map_err(in_memory)?;
+        let code_digest = *blake3::hash(&image.code.bytes).as_bytes();
+        let tables = seal_tables(image, code_digest, [0; 32]);
+        Ok(ModelInMemory { code, tables, weights })
+    }
+}
+
+fn load_weights(weights: &WeightImage<'_>, progress: &mut Progress<'_>) -> std::io::Result<Mmap> {
+    let mut map = if weights.bytes < FILE_FROM {
+        MmapMut::map_anon(weights.bytes as usize)?
+    } else {
+        let file = tempfile::tempfile()?;
+        file.set_len(weights.bytes)?;
+        // SAFETY: the file has no name, so nobody else changes or truncates it.
+        unsafe { MmapMut::map_mut(&file)? }
+    };
+    let mut rest = &mut map[..];
+    let mut position = 0;
+    let mut done = 0;
+    for batch in weights.pieces.chunks(rayon::current_num_threads()) {
+        let mut places = Vec::with_capacity(batch.len());
+        for piece in batch {
+            let (_, after_gap) = rest.split_at_mut((piece.offset - position) as usize);
+            let (place, later) = after_gap.split_at_mut(piece.bytes as usize);
+            places.push((piece, place));
+            rest = later;
+            position = piece.offset + piece.bytes;
+        }
+        places.into_par_iter().for_each(|(piece, place)| (piece.fill)(place));
+        done += batch.iter().map(|piece| piece.bytes).sum::<u64>();
+        progress(done, weights.bytes);
+    }
+    map.make_read_only()
+}
+
+fn executable(code: &[u8]) -> std::io::Result<Mmap> {
+    let mut map = MmapMut::map_anon(code.len())?;
+    map.copy_from_slice(code);
+    map.make_exec()
+}
+
+/// A file that the container writer has just written, mapped for reading.
+pub(crate) fn map_own_file(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the caller's own temporary file, which nobody else writes.
+    unsafe { Mmap::map(file) }
+}
 
 /// A code region mapped read-execute.
 pub struct ExecutableCode {

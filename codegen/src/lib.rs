@@ -1,8 +1,18 @@
 //! Code generation: from a graph at stage `Fixed` to a compiled model and its containers.
 
+pub mod container;
 pub mod emit;
+mod error;
+mod generate;
 pub mod image;
 #[allow(unsafe_code)]
 pub mod jit;
 pub mod kernels;
 pub mod pack;
+pub mod plan;
+pub mod segments;
+pub mod tables;
+pub mod weights;
+
+pub use error::CodegenError;
+pub use generate::{Generated, Options, Report, SegmentReport, generate};

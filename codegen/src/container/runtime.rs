@@ -1,0 +1,22 @@
+//! The runtime that outputs begin with, built with this crate (see `build.rs`).
+
+use super::ContainerError;
+
+/// The static program without a model; empty if the compiler was built without it.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime-program"));
+/// The same runtime as an archive for other people's programs.
+const ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime-archive"));
+
+/// The program that the executable writer extends.
+pub(super) fn program() -> Result<&'static [u8], ContainerError> {
+    present(PROGRAM, "exe")
+}
+
+/// The archive that the library writer extends.
+pub(super) fn archive() -> Result<&'static [u8], ContainerError> {
+    present(ARCHIVE, "lib")
+}
+
+fn present(bytes: &'static [u8], emit: &'static str) -> Result<&'static [u8], ContainerError> {
+    if bytes.is_empty() { Err(ContainerError::NoRuntime(emit)) } else { Ok(bytes) }
+}
