@@ -1,6 +1,7 @@
 //! Tasks of the repository: what CI runs, and what a developer runs by hand.
 
 mod ci;
+mod onnx_suite;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ enum Task {
     Ci,
     /// Structure of the sources: edges between crates, unsafe, file headers, sizes
     Tidy,
+    /// The ONNX project's node tests against importer and interpreter; writes docs/onnx-ops.md
+    OnnxSuite,
     /// The long tests (minutes to hours; some need disk space)
     Soak,
 }
@@ -29,6 +32,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Ci => ci::run(&root),
         Task::Tidy => tidy::run(&root),
+        Task::OnnxSuite => onnx_suite::run(&root),
         Task::Soak => ci::soak(&root),
     }
 }
