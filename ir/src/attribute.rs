@@ -17,6 +17,8 @@ pub trait AttributeValue: Sized {
 
 /// An op's attributes as a list.
 pub trait Attributes: Sized {
+    /// Names in declaration order.
+    const NAMES: &'static [&'static str];
     /// Names and texts in declaration order.
     fn print(&self) -> Vec<(&'static str, String)>;
     /// Reads every attribute through the given look-up; the error names the attribute that is
@@ -106,6 +108,7 @@ macro_rules! attributes {
         }
 
         impl $crate::attribute::Attributes for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
             fn print(&self) -> Vec<(&'static str, String)> {
                 vec![$((stringify!($field), $crate::attribute::AttributeValue::print(&self.$field)),)*]
             }

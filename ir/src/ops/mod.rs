@@ -65,6 +65,20 @@ pub mod rules;
 
 use rules::Inferred;
 
+#[cfg(test)]
+mod tests;
+
+/// A row of the table of ops.
+#[derive(Clone, Copy, Debug)]
+pub struct OpRow {
+    /// Name in the text form.
+    pub name: &'static str,
+    /// Stages at which the op may appear.
+    pub stages: Stages,
+    /// Names of its attributes.
+    pub attributes: &'static [&'static str],
+}
+
 macro_rules! core_ops {
     ($($module:ident :: $variant:ident = $name:literal, $stages:expr;)*) => {
         $(pub mod $module; pub use $module::$variant;)*
@@ -127,6 +141,11 @@ macro_rules! core_ops {
             ) -> Result<Vec<Tensor>, EvalFault> {
                 match self { $(Op::$variant(op) => op.eval(operands, cx),)* }
             }
+        }
+
+        /// The table of ops.
+        pub fn table() -> Vec<OpRow> {
+            vec![$(OpRow { name: $name, stages: $stages, attributes: $variant::NAMES },)*]
         }
 
         $(impl From<$variant> for Op {

@@ -11,6 +11,8 @@ mod print;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::EXAMPLE;
 
 pub use parse::{ParseError, parse, parse_with};
 pub use print::{body, print};
