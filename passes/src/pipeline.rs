@@ -31,6 +31,7 @@ pub const PIPELINE: &[Position] = &[
     at("fuse-projections", "while constants are read by nodes: stacked weights need no parameters"),
     at("fuse-residual", "after bias and weight have found their product, which then is final"),
     at("fold-layers", "after everything that compares constants; all later passes see kinds"),
+    at("drop-constants", "no later pass makes or unmakes constants"),
     at("insert-kv-cache", "once a kind: a layer's past and present meet its body here"),
     at("sparsify-kv", "needs caches; nothing before it depends on the policy"),
     at("fix-shapes", "last: until here one sequence is a symbol, from here a step is"),

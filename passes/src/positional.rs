@@ -5,10 +5,10 @@
 //! them for chosen numbers of past and new rows, and what comes out is compared with what a causal
 //! mask, a sliding window or a table of positions would be.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
-use weir_ir::interpret::{Bindings, Data, EvalError, Interpreter, Tensor};
+use weir_ir::interpret::{Bindings, Data, EvalError, EvalFault, Interpreter, Tensor};
 use weir_ir::{Body, DType, Graph, InputRole, Op, Value};
 
 /// Evaluates the positional values of a graph's main body.
@@ -18,6 +18,7 @@ pub struct Positional<'g> {
     switches: HashMap<Value, u32>,
     context: usize,
     windows: RefCell<HashMap<Value, Result<u32, String>>>,
+    table_end: Cell<Option<usize>>,
 }
 
 /// A table computed from a positional value.
@@ -69,8 +70,13 @@ impl<'g> Positional<'g> {
                 }
             }
         }
-        let windows = RefCell::default();
-        Positional { graph, values, switches, context: context as usize, windows }
+        let (windows, table_end) = (RefCell::default(), Cell::default());
+        Positional { graph, values, switches, context: context as usize, windows, table_end }
+    }
+
+    /// Rows of the shortest table of the file that was read behind its end.
+    pub fn table_end(&self) -> Option<usize> {
+        self.table_end.get()
     }
 
     /// Whether a value depends on nothing but constants, sizes and positions.
@@ -125,8 +131,12 @@ impl<'g> Positional<'g> {
         }
         let window = if first == 0 { 0 } else { self.context - first };
         let mut probes = PROBES.to_vec();
+        if window > 0 {
+            // Around the first key that falls out of the window, whatever its length.
+            probes.extend([(window - 1, 4), (window + 2, 3)]);
+        }
         if window > 0 && window < 512 {
-            probes.extend([(0, window + 3), (window + 2, 3)]);
+            probes.push((0, window + 3));
         }
         for (past, new) in probes {
             if past + new > self.context {
@@ -205,7 +215,13 @@ impl<'g> Positional<'g> {
         let mut rows = Vec::new();
         let mut width = 0;
         for length in lengths {
-            let tensor = self.at_length(value, 0, *length, *length).map_err(|e| e.to_string())?;
+            let tensor = self.at_length(value, 0, *length, *length).map_err(|error| {
+                if let EvalFault::OutOfRange { size, .. } = error.fault {
+                    let end = self.table_end.get().map_or(size, |end| end.min(size));
+                    self.table_end.set(Some(end));
+                }
+                error.to_string()
+            })?;
             let values = tensor.f32s().map_err(|error| error.to_string())?;
             let sizes = tensor.sizes();
             let inner: usize =

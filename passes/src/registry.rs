@@ -41,6 +41,11 @@ pub const PASSES: &[Pass] = &[
         run: |graph, _| Ok(normalise::bind_batch::run(graph)?.into()),
     },
     Pass {
+        name: "drop-constants",
+        file: "layers/drop_constants.rs",
+        run: |graph, _| Ok(layers::drop_constants::run(graph).into()),
+    },
+    Pass {
         name: "fix-shapes",
         file: "layers/fix_shapes.rs",
         run: |graph, _| Ok(layers::fix_shapes::run(graph)?.into()),

@@ -65,6 +65,11 @@ pub fn run(graph: &mut Graph, context: u32) -> Result<usize, PassError> {
             former.forms.insert(*result, form.clone());
         }
     }
+    if let Some(end) = former.positional.table_end() {
+        return Err(PassError::Options(format!(
+            "--context {context} is longer than the file's table of positions, which ends at {end}"
+        )));
+    }
     if problems.is_empty() {
         former.results(&mut problems);
     }

@@ -318,12 +318,10 @@ impl Former<'_> {
         if let Some(table) = self.tables.get(&value) {
             return Ok(*table);
         }
-        let table = self.positional.table(value, axis).map_err(|error| {
-            format!(
-                "the position table cannot be had for the whole context; choose a smaller \
-                 --context if the file's own table ends earlier: {error}"
-            )
-        })?;
+        let table = self
+            .positional
+            .table(value, axis)
+            .map_err(|error| format!("its values cannot be had for all positions: {error}"))?;
         if table.width != width {
             return Err(format!("{} values for a position, not {width}", table.width));
         }

@@ -128,3 +128,66 @@ fn fixed_graphs_give_the_golden_logits() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+/// With caches as long as the sequence, elastic policies keep every row: the logits are those of
+/// full attention up to the order of sums.
+#[test]
+fn policies_agree_while_every_row_fits() {
+    for path in models() {
+        let name = name(&path);
+        if !name.ends_with("genai-fp32") {
+            continue;
+        }
+        let ids: Vec<i64> = (0..60).map(|index| (index * 37 + 11) % 500).collect();
+        let (prompt, steps) = ids.split_at(40);
+        let mut all: Vec<Vec<f32>> = Vec::new();
+        for kv in ["full", "stream,rows=64", "snapstream,rows=64,sinks=4,recent=16,window=8"] {
+            let graph = fixed(&path, kv).unwrap();
+            let mut session = Session::new(&graph).unwrap();
+            let mut logits = session.prefill(prompt).unwrap().concat();
+            for id in steps {
+                logits.extend(session.step(*id).unwrap());
+            }
+            all.push(logits);
+        }
+        for other in &all[1..] {
+            let worst = distance(other, &all[0]);
+            assert!(worst <= 1e-5, "{name}: {worst:e}");
+        }
+    }
+}
+
+/// A file's table of angles ends somewhere; a longer context is an error that says where.
+#[test]
+fn a_context_beyond_the_tables_is_refused() {
+    let Some(path) = models().into_iter().find(|path| name(path) == "llama-genai-fp32") else {
+        return;
+    };
+    let imported = import(&path, &ImportOptions::default()).unwrap();
+    let options = Options {
+        context: 1025,
+        kv: KvOptions::parse("full").unwrap(),
+        max_rows: 64,
+        model_limit: imported.facts.context_limit,
+    };
+    let message = run(imported.graph, &options).unwrap_err().to_string();
+    assert!(message.contains("1024") && message.contains("1025"), "{message}");
+}
+
+/// Angles that are computed from frequencies have no end; the user is warned beyond the limit.
+#[test]
+fn a_context_beyond_the_models_limit_is_a_warning() {
+    let Some(path) = models().into_iter().find(|path| name(path) == "llama-optimum-fp32") else {
+        return;
+    };
+    let imported = import(&path, &ImportOptions::default()).unwrap();
+    let options = Options {
+        context: 1500,
+        kv: KvOptions::parse("snapstream").unwrap(),
+        max_rows: 64,
+        model_limit: imported.facts.context_limit,
+    };
+    let (_, report) = run(imported.graph, &options).unwrap();
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+    assert!(report.warnings[0].contains("1024"), "{:?}", report.warnings);
+}
