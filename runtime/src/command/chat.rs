@@ -38,6 +38,7 @@ impl Chat {
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
         let options = self.runtime.resolve();
         model.template()?;
+        model.need_tokenizer()?;
         announce(model, &options)?;
         let mut engine = model.engine(&options)?;
         let (interrupted, waiting) = watch_interrupts()?;

@@ -20,7 +20,7 @@ const BUFFER_BYTES: usize = 64 << 20;
 ///
 /// prefill_logits, f32 [prompt tokens, vocabulary]: one row for every token of the prompt.
 /// step_logits, f32 [N, vocabulary]: row 0 is the last row of the prompt, row i the distribution
-/// after i more tokens. step_ids, i32 [N]: the token that was chosen (--decode) or given (--force)
+/// after i more tokens. step_ids, N values i32: the token that was chosen (--decode) or given (--force)
 /// from each row; the last one is not fed.
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("input").required(true)))]
