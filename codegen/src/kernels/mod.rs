@@ -3,5 +3,21 @@
 //! | kernel | job |
 //! |---|---|
 //! | `matmul` | `y = x·Wᵀ (+ bias) (+ residual)` for all weight formats |
+//! | `norm` | RMS and layer norm |
+//! | `rotary` | rotation of heads by position |
+//! | `map` | elementwise functions, gated activations, copies |
+//! | `reduce` | sums, means, extremes of the last axis |
+//! | `rows` | embedding rows, table rows, the head's rows |
+//! | `attention` | cache writes, attention over ranges of cache rows |
+//! | `observe` | scores of a prompt's candidates |
+//! | `compact` | selection, and the write into a slot |
 
+pub mod attention;
+pub mod compact;
+pub mod map;
 pub mod matmul;
+pub mod norm;
+pub mod observe;
+pub mod reduce;
+pub mod rotary;
+pub mod rows;

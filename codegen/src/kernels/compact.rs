@@ -1,0 +1,233 @@
+//! Segment `compact`: selection by score and the write into the slot (sections 4.4 and 4.5 of the
+//! method's document).
+//!
+//! Per key/value head, candidates are ordered by (score descending, position ascending). The V-th
+//! best score is found bit by bit on the scores' ordered bits, 32 passes over the candidates; one
+//! ascending pass then takes all above it and the first of those equal to it, so the positions come
+//! out sorted. A score that is not finite is a fault; memory stays in bounds all the same, for any
+//! bits have a place in the order.
+
+use std::mem::offset_of;
+
+use weir_abi::{Fault, PromptCall, StepContext};
+
+use super::attention::{CacheShape, plane_rows};
+use super::rows::copy_floats;
+use crate::emit::{
+    Assembly, Body, EmitError, FLOAT, FuncId, INT, InstBuilder, IntCC, POINTER, Value,
+    segment_signature,
+};
+
+/// Numbers and addresses of the call.
+struct Call {
+    prompt: Value,
+    begin: Value,
+    end: Value,
+    rows: Value,
+    selected: Value,
+}
+
+/// Emits the segment.
+pub fn emit_compact(
+    assembly: &mut Assembly,
+    name: &str,
+    cache: &CacheShape,
+) -> Result<FuncId, EmitError> {
+    let id = assembly.declare(name, segment_signature())?;
+    assembly.define(id, |b| {
+        let (context, thread, threads) = b.segment_params();
+        let prompt = b.load(POINTER, context, offset_of!(StepContext, prompt) as i32);
+        let rows = b.load_count(prompt, offset_of!(PromptCall, rows) as i32);
+        let begin = b.load_count(prompt, offset_of!(PromptCall, sinks) as i32);
+        let recent = b.load_count(prompt, offset_of!(PromptCall, recent) as i32);
+        let selected = b.load_count(prompt, offset_of!(PromptCall, selected) as i32);
+        let end = b.sub(rows, recent);
+        let call = Call { prompt, begin, end, rows, selected };
+        let heads = b.int(cache.kv_heads as i64);
+        let (first, last) = b.partition(heads, thread, threads);
+        let any = b.compare_const(IntCC::NotEqual, selected, 0);
+        b.if_then(any, |b| {
+            b.for_range(first, last, 1, |b, head| select_head(b, &call, context, head));
+        });
+        b.barrier(context, thread);
+        write_rows(b, cache, &call, context, thread, threads);
+        b.barrier(context, thread);
+        b.ret(&[]);
+    })?;
+    Ok(id)
+}
+
+/// Bits of a score in an order of unsigned numbers that is the order of the scores.
+fn ordered(b: &mut Body<'_>, scores: Value, place: Value) -> Value {
+    let at = b.element(scores, place, 4);
+    let score = b.load(FLOAT, at, 0);
+    // Plus zero: so that the two zeros are equal.
+    let zero = b.float(0.0);
+    let score = b.fadd(score, zero);
+    let bits = b.bitcast(INT, score);
+    let sign = b.ins().sshr_imm_u(bits, 31);
+    let top = b.int32(i32::MIN);
+    let flip = b.ins().bor(sign, top);
+    b.ins().bxor(bits, flip)
+}
+
+fn select_head(b: &mut Body<'_>, call: &Call, context: Value, head: Value) {
+    let scores = b.load(POINTER, call.prompt, offset_of!(PromptCall, scores) as i32);
+    let base = b.mul(head, call.rows);
+    let scores = b.element(scores, base, 4);
+    report_not_finite(b, call, context, scores, head);
+    let zero = b.int32(0);
+    let high = b.int32(i32::MIN);
+    let (from, to) = (b.int(0), b.int(32));
+    // The greatest threshold that at least V candidates reach.
+    let threshold = b.fold_range(from, to, 1, &[zero, high], |b, _, carried| {
+        let trial = b.ins().bor(carried[0], carried[1]);
+        let reached = count(b, call, scores, IntCC::UnsignedGreaterThanOrEqual, trial);
+        let enough = b.compare(IntCC::SignedGreaterThanOrEqual, reached, call.selected);
+        let threshold = b.select(enough, trial, carried[0]);
+        let one = b.int32(1);
+        let next = b.ins().ushr(carried[1], one);
+        vec![threshold, next]
+    })[0];
+    let above = count(b, call, scores, IntCC::UnsignedGreaterThan, threshold);
+    let ties = b.sub(call.selected, above);
+    let positions = b.load(POINTER, call.prompt, offset_of!(PromptCall, selected_positions) as i32);
+    let stride = b.load(POINTER, call.prompt, offset_of!(PromptCall, positions_stride) as i32);
+    let start = b.mul(head, stride);
+    let positions = b.element(positions, start, 4);
+    let none = b.int(0);
+    b.fold_range(call.begin, call.end, 1, &[none, ties], |b, place, carried| {
+        let (taken, ties) = (carried[0], carried[1]);
+        let bits = ordered(b, scores, place);
+        let above = b.compare(IntCC::UnsignedGreaterThan, bits, threshold);
+        let equal = b.compare(IntCC::Equal, bits, threshold);
+        let left = b.compare_const(IntCC::SignedGreaterThan, ties, 0);
+        let tie = b.ins().band(equal, left);
+        let take = b.ins().bor(above, tie);
+        b.if_then(take, |b| {
+            let to = b.element(positions, taken, 4);
+            let position = b.ins().ireduce(INT, place);
+            b.store(position, to, 0);
+        });
+        let take = b.ins().uextend(POINTER, take);
+        let tie = b.ins().uextend(POINTER, tie);
+        vec![b.add(taken, take), b.sub(ties, tie)]
+    });
+}
+
+fn count(b: &mut Body<'_>, call: &Call, scores: Value, condition: IntCC, bound: Value) -> Value {
+    let zero = b.int(0);
+    b.fold_range(call.begin, call.end, 1, &[zero], |b, place, sum| {
+        let bits = ordered(b, scores, place);
+        let fits = b.compare(condition, bits, bound);
+        let fits = b.ins().uextend(POINTER, fits);
+        vec![b.add(sum[0], fits)]
+    })[0]
+}
+
+fn report_not_finite(b: &mut Body<'_>, call: &Call, context: Value, scores: Value, head: Value) {
+    let none = b.int(0);
+    let wrong = b.fold_range(call.begin, call.end, 1, &[none], |b, place, wrong| {
+        let at = b.element(scores, place, 4);
+        let bits = b.load(INT, at, 0);
+        let mask = b.int32(0x7f80_0000);
+        let exponent = b.ins().band(bits, mask);
+        let bad = b.compare(IntCC::Equal, exponent, mask);
+        let bad = b.ins().uextend(POINTER, bad);
+        vec![b.ins().bor(wrong[0], bad)]
+    })[0];
+    let bad = b.compare_const(IntCC::NotEqual, wrong, 0);
+    b.if_then(bad, |b| b.fault(context, Fault::ScoreNotFinite, head));
+}
+
+/// Start of the rows of a head in the destination's slot.
+fn destination(b: &mut Body<'_>, call: &Call, values: bool, head: Value) -> Value {
+    let (plane, slot_stride, head_stride) = if values {
+        (
+            offset_of!(PromptCall, values),
+            offset_of!(PromptCall, value_slot_stride),
+            offset_of!(PromptCall, value_head_stride),
+        )
+    } else {
+        (
+            offset_of!(PromptCall, keys),
+            offset_of!(PromptCall, key_slot_stride),
+            offset_of!(PromptCall, key_head_stride),
+        )
+    };
+    let plane = b.load(POINTER, call.prompt, plane as i32);
+    let slot_stride = b.load(POINTER, call.prompt, slot_stride as i32);
+    let head_stride = b.load(POINTER, call.prompt, head_stride as i32);
+    let slot = b.load_count(call.prompt, offset_of!(PromptCall, slot) as i32);
+    let slot = b.mul(slot, slot_stride);
+    let head = b.mul(head, head_stride);
+    let at = b.add(plane, slot);
+    b.add(at, head)
+}
+
+/// Copies sinks, selected rows and the last rows of every head; items are rows of the destination.
+fn write_rows(
+    b: &mut Body<'_>,
+    cache: &CacheShape,
+    call: &Call,
+    context: Value,
+    thread: Value,
+    threads: Value,
+) {
+    let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
+    let field = |b: &mut Body<'_>, offset: usize| b.load_count(call.prompt, offset as i32);
+    let recent = field(b, offset_of!(PromptCall, recent));
+    let ring_base = field(b, offset_of!(PromptCall, ring_base));
+    let ring_anchor = field(b, offset_of!(PromptCall, ring_anchor));
+    let ring_rows = field(b, offset_of!(PromptCall, ring_rows));
+    let positions = b.load(POINTER, call.prompt, offset_of!(PromptCall, selected_positions) as i32);
+    let stride = b.load(POINTER, call.prompt, offset_of!(PromptCall, positions_stride) as i32);
+    let zero = b.int(0);
+    let sinks = b.min(call.begin, call.rows);
+    let after_sinks = b.sub(call.rows, sinks);
+    let recent = b.min(recent, after_sinks);
+    let recent = b.max(recent, zero);
+    let immutable = b.add(sinks, call.selected);
+    let kept = b.add(immutable, recent);
+    let items = b.mul_const(kept, cache.kv_heads as i64);
+    let (first, last) = b.partition(items, thread, threads);
+    b.for_range(first, last, 1, |b, item| {
+        let head = b.ins().udiv(item, kept);
+        let before = b.mul(head, kept);
+        let index = b.sub(item, before);
+        let is_sink = b.compare(IntCC::SignedLessThan, index, sinks);
+        let places = b.if_else(
+            is_sink,
+            |_| vec![index, index],
+            |b| {
+                let is_selected = b.compare(IntCC::SignedLessThan, index, immutable);
+                b.if_else(
+                    is_selected,
+                    |b| {
+                        let rank = b.sub(index, sinks);
+                        let list = b.mul(head, stride);
+                        let at = b.add(list, rank);
+                        let at = b.element(positions, at, 4);
+                        vec![b.load_count(at, 0), index]
+                    },
+                    |b| {
+                        let behind = b.sub(index, immutable);
+                        let start = b.sub(call.rows, recent);
+                        let position = b.add(start, behind);
+                        let turn = b.sub(position, ring_anchor);
+                        let turn = b.ins().urem(turn, ring_rows);
+                        vec![position, b.add(ring_base, turn)]
+                    },
+                )
+            },
+        );
+        let slot = b.int(0);
+        for (values, width) in [(false, cache.key_width), (true, cache.value_width)] {
+            let from = plane_rows(b, layer, values, slot, head);
+            let from = b.element(from, places[0], width as i64 * 4);
+            let to = destination(b, call, values, head);
+            let to = b.element(to, places[1], width as i64 * 4);
+            copy_floats(b, from, to, width);
+        }
+    });
+}

@@ -1,0 +1,514 @@
+//! From the nodes of a segment to kernels over views.
+//!
+//! The segment's result grows in place in its root (hidden rows, logits): the residual of a product
+//! and the operand of an elementwise node lie where the node's result lies, if nothing reads them
+//! afterwards.
+
+use std::collections::{HashMap, HashSet};
+
+use weir_ir::graph::{CacheDecl, NodeData};
+use weir_ir::{Body, Dim, Node, Op, TensorType, Value};
+
+use super::{Kernel, Root, SegmentPlan, View, place, verify};
+use crate::error::CodegenError;
+use crate::kernels::attention::{AttendSpec, CacheShape, ScoreSpec};
+use crate::kernels::map::MapOp;
+use crate::kernels::matmul::{Activation, Compute, MatmulSpec};
+use crate::kernels::norm::NormKind;
+use crate::kernels::reduce::ReduceSpec;
+use crate::pack::PackedLayout;
+use crate::weights::{self, WeightForm, WeightSlot, WeightSource};
+
+/// Floats of a cache line: row strides of buffers are multiples.
+const LINE: usize = 16;
+
+/// What is compiled to one segment.
+pub struct SegmentSource<'a> {
+    /// Name, for messages and symbols.
+    pub name: String,
+    /// The body that the nodes belong to.
+    pub body: &'a Body,
+    /// Nodes in order, without constants.
+    pub nodes: Vec<Node>,
+    /// Hidden rows that come in.
+    pub input: Option<Value>,
+    /// The result.
+    pub output: Value,
+    /// Memory of the result: hidden rows or logits.
+    pub target: Root,
+    /// Values that are weights.
+    pub weights: HashMap<Value, WeightSource>,
+    /// The layer's cache.
+    pub cache: Option<&'a CacheDecl>,
+    /// The user's choice of arithmetic.
+    pub compute: Option<Compute>,
+    /// Layout of an embedding table that is also the head's weight.
+    pub tied: HashMap<WeightSource, PackedLayout>,
+    /// Most rows of a call.
+    pub max_rows: usize,
+    /// Values of a hidden row.
+    pub hidden_width: usize,
+    /// Whether the rows are those of the head.
+    pub head: bool,
+}
+
+/// Lowers, places and verifies a segment.
+pub fn lower_segment(source: &SegmentSource<'_>) -> Result<SegmentPlan, CodegenError> {
+    let mut lowering = Lowering {
+        cx: source,
+        kernels: Vec::new(),
+        buffers: Vec::new(),
+        slots: Vec::new(),
+        views: HashMap::new(),
+        quantised: HashMap::new(),
+        in_place: in_place(source),
+        node: None,
+    };
+    if let Some(input) = source.input {
+        let hidden = View::dense(Root::Hidden, source.hidden_width, vec![source.hidden_width]);
+        if source.head {
+            let output = lowering.buffer(vec![source.hidden_width], None);
+            let hidden_width = source.hidden_width;
+            lowering.kernels.push(Kernel::TakeRows { output: output.clone(), hidden_width });
+            lowering.views.insert(input, output);
+        } else {
+            lowering.views.insert(input, hidden);
+        }
+    }
+    for node in &source.nodes {
+        lowering.node = Some(*node);
+        lowering.lower(&source.body.nodes[*node])?;
+    }
+    lowering.node = None;
+    let result = lowering.view(source.output)?;
+    if result.root != source.target {
+        let output = View::dense(source.target, result.width(), vec![result.width()]);
+        let flat = lowering.flat(result)?;
+        lowering.kernels.push(Kernel::Map { op: MapOp::Copy, inputs: vec![flat], output });
+    }
+    let Lowering { kernels, buffers, slots, .. } = lowering;
+    let steps = place::phases(kernels);
+    let (buffers, arena_bytes) = place::buffers(&steps, &buffers, source.max_rows);
+    let plan = SegmentPlan {
+        name: source.name.clone(),
+        steps,
+        buffers,
+        weights: slots,
+        arena_bytes,
+        max_rows: source.max_rows,
+        head: source.head,
+    };
+    verify(&plan)?;
+    Ok(plan)
+}
+
+/// The operand that a node may overwrite with its result.
+fn overwritten(source: &SegmentSource<'_>, node: &NodeData) -> Option<Value> {
+    let result = source.body.ty(*node.results.first()?);
+    let same = |value: &&Value| {
+        !source.weights.contains_key(value) && source.body.ty(**value).shape == result.shape
+    };
+    match &node.op {
+        Op::Linear(op) if op.residual => node.operands.last().copied(),
+        Op::Binary(_) | Op::Gated(_) | Op::Unary(_) => node.operands.iter().find(same).copied(),
+        _ => None,
+    }
+}
+
+/// Values that lie in the segment's target.
+fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
+    let body = source.body;
+    // Number of the last node that reads a value, through views of it too.
+    let mut last: HashMap<Value, usize> = HashMap::from([(source.output, usize::MAX)]);
+    let mut maker: HashMap<Value, usize> = HashMap::new();
+    for (number, node) in source.nodes.iter().enumerate().rev() {
+        let node = &body.nodes[*node];
+        let mut read = number;
+        if matches!(node.op, Op::Reshape(_) | Op::Slice(_)) {
+            read = node.results.iter().filter_map(|v| last.get(v)).max().map_or(read, |l| *l);
+        }
+        for operand in &node.operands {
+            let last = last.entry(*operand).or_insert(read);
+            *last = read.max(*last);
+        }
+        maker.extend(node.results.iter().map(|value| (*value, number)));
+    }
+    let hidden = source.input.filter(|_| !source.head);
+    let mut chain = Vec::new();
+    let mut value = source.output;
+    while let Some(number) = maker.get(&value) {
+        let node = &body.nodes[source.nodes[*number]];
+        // Views and appends have no memory of their own to choose.
+        if matches!(node.op, Op::Reshape(_) | Op::Slice(_)) {
+            break;
+        }
+        chain.push((value, *number));
+        match overwritten(source, node) {
+            Some(before) if last.get(&before) == Some(number) => value = before,
+            _ => break,
+        }
+    }
+    if hidden != Some(value) {
+        // The incoming rows must be dead before the first of the chain is written.
+        let dead = hidden.and_then(|hidden| last.get(&hidden)).copied();
+        while chain.last().is_some_and(|(_, number)| dead.is_some_and(|dead| dead >= *number)) {
+            chain.pop();
+        }
+    }
+    chain.into_iter().map(|(value, _)| value).collect()
+}
+
+struct Lowering<'a> {
+    cx: &'a SegmentSource<'a>,
+    kernels: Vec<Kernel>,
+    /// Bytes of a row.
+    buffers: Vec<usize>,
+    slots: Vec<WeightSlot>,
+    views: HashMap<Value, View>,
+    quantised: HashMap<(Value, Activation), usize>,
+    in_place: HashSet<Value>,
+    node: Option<Node>,
+}
+
+impl Lowering<'_> {
+    fn place(&self) -> String {
+        let Some(node) = self.node else { return self.cx.name.clone() };
+        let data = &self.cx.body.nodes[node];
+        let origin = data.origin.as_ref().map_or(String::new(), |origin| format!(" ({origin})"));
+        format!("{} {node} {}{origin}", self.cx.name, data.op)
+    }
+
+    fn wrong(&self, message: impl Into<String>) -> CodegenError {
+        CodegenError::Graph { place: self.place(), message: message.into() }
+    }
+
+    fn unsupported(&self, message: impl Into<String>) -> CodegenError {
+        CodegenError::Unsupported { place: self.place(), message: message.into() }
+    }
+
+    fn slot(&mut self, source: WeightSource, form: WeightForm) -> usize {
+        let slot = WeightSlot { source, form };
+        let known = self.slots.iter().position(|other| *other == slot);
+        known.unwrap_or_else(|| {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        })
+    }
+
+    fn weight(&self, value: Value) -> Result<WeightSource, CodegenError> {
+        let source = self.cx.weights.get(&value).copied();
+        source.ok_or_else(|| self.wrong(format!("{value} is not a weight")))
+    }
+
+    fn view(&mut self, value: Value) -> Result<View, CodegenError> {
+        if let Some(source) = self.cx.weights.get(&value).copied() {
+            let sizes = self.cx.body.ty(value).sizes();
+            let sizes = sizes.ok_or_else(|| self.wrong(format!("{value} has no numeric sizes")))?;
+            let slot = self.slot(source, WeightForm::Plain);
+            return Ok(View::dense(Root::Weight(slot), 0, sizes));
+        }
+        let view = self.views.get(&value).cloned();
+        view.ok_or_else(|| self.wrong(format!("{value} is not computed in this segment")))
+    }
+
+    /// Sizes without the rows.
+    fn dims(&self, ty: &TensorType) -> Result<Vec<usize>, CodegenError> {
+        let dims: Option<Vec<usize>> = ty.shape.iter().skip(1).map(Dim::as_size).collect();
+        match dims {
+            Some(dims) if !ty.shape.is_empty() && dims.iter().all(|size| *size > 0) => Ok(dims),
+            _ => Err(self.wrong(format!("{ty} is not rows of a known size"))),
+        }
+    }
+
+    /// A new buffer for values of these sizes.
+    fn buffer(&mut self, dims: Vec<usize>, row_stride: Option<usize>) -> View {
+        let width: usize = dims.iter().product();
+        let row_stride = row_stride.unwrap_or(width.next_multiple_of(LINE));
+        self.buffers.push(row_stride * 4);
+        View::dense(Root::Buffer(self.buffers.len() - 1), row_stride, dims)
+    }
+
+    /// Memory for a result: the target if it lies there, else a buffer.
+    fn output(&mut self, value: Value, row_stride: Option<usize>) -> Result<View, CodegenError> {
+        let dims = self.dims(self.cx.body.ty(value))?;
+        let width = dims.iter().product();
+        let view = if self.in_place.contains(&value) {
+            View::dense(self.cx.target, width, dims)
+        } else {
+            self.buffer(dims, row_stride)
+        };
+        self.views.insert(value, view.clone());
+        Ok(view)
+    }
+
+    fn copied(&mut self, view: View) -> View {
+        let output = self.buffer(view.dims.clone(), None);
+        self.kernels.push(Kernel::Map {
+            op: MapOp::Copy,
+            inputs: vec![view],
+            output: output.clone(),
+        });
+        output
+    }
+
+    /// The row as one dense run.
+    fn flat(&mut self, view: View) -> Result<View, CodegenError> {
+        let width = view.width();
+        let dense = if view.is_dense() { view } else { self.copied(view) };
+        dense.reshaped(vec![width]).ok_or_else(|| self.wrong("a dense row has no flat view"))
+    }
+
+    /// The row as equally spaced runs of the last axis.
+    fn runs(&mut self, view: View) -> (View, usize, usize, usize) {
+        let view = if view.groups().is_some() { view } else { self.copied(view) };
+        let (groups, stride, width) = view.groups().unwrap_or((1, view.width(), view.width()));
+        (view, groups, stride, width)
+    }
+
+    fn lower(&mut self, node: &NodeData) -> Result<(), CodegenError> {
+        let body = self.cx.body;
+        let operands = node.operands.as_slice();
+        match &node.op {
+            Op::Embed(_) => {
+                let source = self.weight(operands[1])?;
+                let layout = self.cx.tied.get(&source).copied();
+                let layout = layout.or_else(|| weights::stored(body.ty(operands[1])));
+                let layout = layout
+                    .ok_or_else(|| self.unsupported(format!("a table {}", body.ty(operands[1]))))?;
+                let table = self.slot(source, WeightForm::Packed(layout));
+                let output = self.output(node.results[0], None)?;
+                self.kernels.push(Kernel::Embed { table, layout, output });
+            }
+            Op::TableRows(_) => {
+                let table = self.view(operands[1])?;
+                let output = self.output(node.results[0], None)?;
+                self.kernels.push(Kernel::TableRows { table, output });
+            }
+            Op::Linear(op) => self.linear(node, op.bias, op.residual)?,
+            Op::RmsNorm(op) => self.norm(node, NormKind::Rms, op.epsilon, false)?,
+            Op::LayerNorm(op) => self.norm(node, NormKind::Layer, op.epsilon, op.bias)?,
+            Op::RotaryRows(op) => {
+                let x = self.view(operands[0])?;
+                let (x, ..) = self.runs(x);
+                let (cos, sin) = (self.view(operands[2])?, self.view(operands[3])?);
+                let y = self.output(node.results[0], None)?;
+                let (width, interleaved) = (op.width as usize, op.interleaved);
+                self.kernels.push(Kernel::Rotary { x, y, cos, sin, width, interleaved });
+            }
+            Op::Unary(op) => self.map(node, MapOp::Unary(op.op))?,
+            Op::Binary(op) => self.map(node, MapOp::Binary(op.op))?,
+            Op::Gated(op) => self.map(node, MapOp::Gated(op.activation))?,
+            Op::Reshape(_) => {
+                let dims = self.dims(body.ty(node.results[0]))?;
+                let view = self.view(operands[0])?;
+                let view = match view.reshaped(dims.clone()) {
+                    Some(view) => view,
+                    None => {
+                        let copy = self.copied(view);
+                        copy.reshaped(dims).ok_or_else(|| self.wrong("sizes do not fit"))?
+                    }
+                };
+                self.views.insert(node.results[0], view);
+            }
+            Op::Slice(op) => {
+                let (Some(start), Some(length)) = (op.start.as_size(), op.length.as_size()) else {
+                    return Err(self.wrong("a slice without numbers"));
+                };
+                let view = self.view(operands[0])?;
+                let axis = op.axis.checked_sub(1).filter(|axis| *axis < view.dims.len());
+                let axis = axis.ok_or_else(|| self.unsupported("a slice of the rows"))?;
+                if op.step != 1 || start + length > view.dims[axis] || length == 0 {
+                    return Err(self.unsupported("a slice with steps or beyond its operand"));
+                }
+                self.views.insert(node.results[0], view.sliced(axis, start, length));
+            }
+            Op::Concat(op) => {
+                let axis = op.axis.checked_sub(1);
+                let axis = axis.ok_or_else(|| self.unsupported("a concatenation of rows"))?;
+                let output = self.output(node.results[0], None)?;
+                let mut start = 0;
+                for operand in operands {
+                    let view = self.view(*operand)?;
+                    let part = output.sliced(axis, start, view.dims[axis]);
+                    start += view.dims[axis];
+                    self.kernels.push(Kernel::Map {
+                        op: MapOp::Copy,
+                        inputs: vec![view],
+                        output: part,
+                    });
+                }
+            }
+            Op::Reduce(op) => {
+                let view = self.view(operands[0])?;
+                if op.axes.as_slice() != [view.dims.len()] {
+                    return Err(self.unsupported("a reduction of other axes than the last"));
+                }
+                let (x, groups, stride, width) = self.runs(view);
+                let y = self.output(node.results[0], None)?;
+                let spec = ReduceSpec {
+                    op: op.op,
+                    groups,
+                    width,
+                    x: (x.row_stride, stride),
+                    y_row: y.row_stride,
+                };
+                self.kernels.push(Kernel::Reduce { spec, x, y });
+            }
+            Op::CacheAppend(_) => {
+                let (key, value) = (self.view(operands[0])?, self.view(operands[1])?);
+                let ((key, ..), (value, ..)) = (self.runs(key), self.runs(value));
+                self.kernels.push(Kernel::Append { key, value });
+            }
+            Op::CacheAttend(op) => {
+                let query = self.view(operands[0])?;
+                let (query, heads, stride, width) = self.runs(query);
+                let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
+                let sinks = op.sinks.then(|| self.view(operands[1])).transpose()?;
+                let output = self.output(node.results[0], None)?;
+                let cache = CacheShape {
+                    kv_heads: cache.kv_heads as usize,
+                    key_width: cache.key_width as usize,
+                    value_width: cache.value_width as usize,
+                };
+                let heads = if query.dims.len() == 2 { query.dims[0] } else { heads };
+                if cache.kv_heads == 0 || heads % cache.kv_heads != 0 || width != cache.key_width {
+                    return Err(self.wrong("query heads do not fit the cache"));
+                }
+                let spec = AttendSpec {
+                    cache,
+                    score: ScoreSpec { heads, scale: op.scale, softcap: op.softcap },
+                    sinks: op.sinks,
+                    query: (query.row_stride, stride),
+                    output_row: output.row_stride,
+                };
+                self.kernels.push(Kernel::Attend { spec, query, sinks, output });
+            }
+            other => return Err(self.unsupported(format!("op {other} in a compiled segment"))),
+        }
+        Ok(())
+    }
+
+    fn norm(
+        &mut self,
+        node: &NodeData,
+        kind: NormKind,
+        epsilon: f32,
+        bias: bool,
+    ) -> Result<(), CodegenError> {
+        let x = self.view(node.operands[0])?;
+        let (x, ..) = self.runs(x);
+        let weight = self.view(node.operands[1])?;
+        let bias = bias.then(|| self.view(node.operands[2])).transpose()?;
+        let y = self.output(node.results[0], None)?;
+        self.kernels.push(Kernel::Norm { kind, epsilon, x, weight, bias, y });
+        Ok(())
+    }
+
+    fn map(&mut self, node: &NodeData, op: MapOp) -> Result<(), CodegenError> {
+        if !op.is_supported() {
+            return Err(self.unsupported(format!("{op:?}")));
+        }
+        let inputs = node.operands.iter().map(|value| self.view(*value));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let output = self.output(node.results[0], None)?;
+        let inputs = inputs
+            .into_iter()
+            .map(|view| broadcast(view, &output.dims))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| self.wrong("operands do not broadcast"))?;
+        self.kernels.push(Kernel::Map { op, inputs, output });
+        Ok(())
+    }
+
+    fn linear(&mut self, node: &NodeData, bias: bool, residual: bool) -> Result<(), CodegenError> {
+        let ty = self.cx.body.ty(node.operands[1]);
+        let (layout, compute) = weights::product(ty, self.cx.compute)
+            .ok_or_else(|| self.unsupported(format!("a product with {ty}")))?;
+        let source = self.weight(node.operands[1])?;
+        let weight = self.slot(source, WeightForm::Packed(layout));
+        let x = self.view(node.operands[0])?;
+        if x.width() != layout.reduction {
+            return Err(self.unsupported("a product over a part of a row"));
+        }
+        let input = self.flat(x)?;
+        let bias = bias.then(|| self.view(node.operands[2])).transpose()?;
+        let residual = match node.operands.last().filter(|_| residual) {
+            Some(value) => {
+                let view = self.view(*value)?;
+                Some(self.flat(view)?)
+            }
+            None => None,
+        };
+        let stride = residual.as_ref().map(|view| view.row_stride);
+        let output = self.output(node.results[0], stride)?;
+        // A residual that is spaced otherwise than the result's memory is copied into step.
+        let residual = match residual {
+            Some(view) if view.row_stride != output.row_stride => {
+                let copy = self.buffer(view.dims.clone(), Some(output.row_stride));
+                self.kernels.push(Kernel::Map {
+                    op: MapOp::Copy,
+                    inputs: vec![view],
+                    output: copy.clone(),
+                });
+                Some(copy)
+            }
+            other => other,
+        };
+        let spec = MatmulSpec {
+            layout,
+            compute,
+            bias: bias.is_some(),
+            residual: residual.is_some(),
+            input_stride: input.row_stride,
+            output_stride: output.row_stride,
+        };
+        spec.supported().map_err(|reason| self.unsupported(reason))?;
+        let input = match spec.activation() {
+            None => input,
+            Some(activation) => self.quantised(node.operands[0], activation, input),
+        };
+        self.kernels.push(Kernel::Matmul { spec, input, weight, bias, residual, output });
+        Ok(())
+    }
+
+    /// The rounded rows of a value, made once for all products that take them.
+    fn quantised(&mut self, value: Value, activation: Activation, input: View) -> View {
+        let view = |buffer: usize| View {
+            root: Root::Buffer(buffer),
+            offset: 0,
+            row_stride: activation.row_bytes() / 4,
+            dims: Vec::new(),
+            strides: Vec::new(),
+        };
+        if let Some(buffer) = self.quantised.get(&(value, activation)) {
+            return view(*buffer);
+        }
+        self.buffers.push(activation.row_bytes());
+        let buffer = self.buffers.len() - 1;
+        self.quantised.insert((value, activation), buffer);
+        self.kernels.push(Kernel::Quantise { activation, input, output: Root::Buffer(buffer) });
+        view(buffer)
+    }
+}
+
+/// A view with the sizes of a result, numpy-wise: repeated dimensions have stride 0.
+fn broadcast(mut view: View, dims: &[usize]) -> Option<View> {
+    while view.dims.len() > dims.len() && view.dims[0] == 1 {
+        view.dims.remove(0);
+        view.strides.remove(0);
+    }
+    let missing = dims.len().checked_sub(view.dims.len())?;
+    if missing > 0 && view.row_stride != 0 {
+        return None;
+    }
+    let mut strides = vec![0; missing];
+    for (index, (size, stride)) in view.dims.iter().zip(&view.strides).enumerate() {
+        let wanted = dims[missing + index];
+        strides.push(match *size {
+            size if size == wanted => *stride,
+            1 => 0,
+            _ => return None,
+        });
+    }
+    Some(View { dims: dims.to_vec(), strides, ..view })
+}

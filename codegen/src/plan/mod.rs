@@ -1,0 +1,287 @@
+//! The plan of a segment: kernels in order, the memory of every value, the places of barriers.
+//!
+//! A value is a [`View`] of a root: hidden rows, logits, a weight or a buffer of the arena. Slices
+//! and reshapes are views wherever strides permit. Kernels that depend on each other lie in
+//! different *phases*, unless both divide the rows in the same way; between two phases is a barrier.
+//! A buffer's bytes are used again only in a later phase. [`verify`] proves both promises from the
+//! finished plan alone.
+
+mod lower;
+mod place;
+mod verify;
+
+pub use lower::{SegmentSource, lower_segment};
+pub use verify::verify;
+
+use crate::kernels::attention::AttendSpec;
+use crate::kernels::map::MapOp;
+use crate::kernels::matmul::{Activation, MatmulSpec};
+use crate::kernels::norm::NormKind;
+use crate::kernels::reduce::ReduceSpec;
+use crate::pack::PackedLayout;
+use crate::weights::WeightSlot;
+
+/// Memory that a view lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Root {
+    /// Hidden rows of the step.
+    Hidden,
+    /// Logits of the head.
+    Logits,
+    /// The layer's cache.
+    Cache,
+    /// A buffer of the arena.
+    Buffer(usize),
+    /// A weight of the segment, by its slot.
+    Weight(usize),
+}
+
+/// Where a value's elements lie. Offsets and strides count floats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Memory.
+    pub root: Root,
+    /// First element.
+    pub offset: usize,
+    /// From one row of the step to the next; 0 for weights.
+    pub row_stride: usize,
+    /// Sizes without the rows.
+    pub dims: Vec<usize>,
+    /// Strides of `dims`.
+    pub strides: Vec<usize>,
+}
+
+impl View {
+    /// A view whose inner elements are dense.
+    pub fn dense(root: Root, row_stride: usize, dims: Vec<usize>) -> View {
+        let strides = weir_ir::constant::row_major(&dims);
+        View { root, offset: 0, row_stride, dims, strides }
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Whether a row's elements are consecutive.
+    pub fn is_dense(&self) -> bool {
+        let mut expected = 1;
+        self.dims.iter().zip(&self.strides).rev().all(|(size, stride)| {
+            let fits = *size == 1 || *stride == expected;
+            expected *= size;
+            fits
+        })
+    }
+
+    /// The same elements with other sizes, if strides permit.
+    pub fn reshaped(&self, dims: Vec<usize>) -> Option<View> {
+        let (groups, group_stride, width) = self.groups()?;
+        if self.is_dense() {
+            let strides = weir_ir::constant::row_major(&dims);
+            return Some(View { dims, strides, ..self.clone() });
+        }
+        // Dense runs of `width`: the new sizes may split the runs or their number, not cross them.
+        let mut strides = vec![0; dims.len()];
+        let (mut run, mut count) = (1, 1);
+        for index in (0..dims.len()).rev() {
+            if run < width {
+                strides[index] = run;
+                run *= dims[index];
+            } else {
+                strides[index] = group_stride * count;
+                count *= dims[index];
+            }
+        }
+        (run == width && count == groups).then(|| View { dims, strides, ..self.clone() })
+    }
+
+    /// Indices `start .. start + length` of an inner axis.
+    pub fn sliced(&self, axis: usize, start: usize, length: usize) -> View {
+        let mut view = self.clone();
+        view.offset += start * view.strides[axis];
+        view.dims[axis] = length;
+        view
+    }
+
+    /// The row as `groups` runs of consecutive elements, each as long as the last dimension (or the
+    /// whole row if it is dense): number, stride, length.
+    pub fn groups(&self) -> Option<(usize, usize, usize)> {
+        let (Some(&width), Some(&stride)) = (self.dims.last(), self.strides.last()) else {
+            return Some((1, 1, 1));
+        };
+        if stride != 1 && width != 1 {
+            return None;
+        }
+        let outer = self.dims.len() - 1;
+        let mut groups = 1;
+        let mut group_stride = 0;
+        for index in (0..outer).rev() {
+            if self.dims[index] == 1 {
+                continue;
+            }
+            if groups == 1 {
+                group_stride = self.strides[index];
+            } else if self.strides[index] != group_stride * groups {
+                return None;
+            }
+            groups *= self.dims[index];
+        }
+        Some((groups, if groups == 1 { width } else { group_stride }, width))
+    }
+}
+
+/// How threads divide a kernel's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partition {
+    /// Rows of the step: what one thread writes it may read without a barrier.
+    Rows,
+    /// This many items a row.
+    RowItems(usize),
+    /// This many items, whatever the rows.
+    Items(usize),
+}
+
+/// A kernel with its operands.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "operands are named as in the kernels' files")]
+pub enum Kernel {
+    /// Rows of the embedding table by token.
+    Embed { table: usize, layout: PackedLayout, output: View },
+    /// Rows of a table by position.
+    TableRows { table: View, output: View },
+    /// The hidden rows that the head is asked for.
+    TakeRows { output: View, hidden_width: usize },
+    /// RMS or layer norm.
+    Norm { kind: NormKind, epsilon: f32, x: View, weight: View, bias: Option<View>, y: View },
+    /// Rotation by position.
+    Rotary { x: View, y: View, cos: View, sin: View, width: usize, interleaved: bool },
+    /// Elementwise function.
+    Map { op: MapOp, inputs: Vec<View>, output: View },
+    /// Reduction of the last axis.
+    Reduce { spec: ReduceSpec, x: View, y: View },
+    /// Rounds activations for a product.
+    Quantise { activation: Activation, input: View, output: Root },
+    /// Matrix product.
+    Matmul {
+        spec: MatmulSpec,
+        input: View,
+        weight: usize,
+        bias: Option<View>,
+        residual: Option<View>,
+        output: View,
+    },
+    /// Writes keys and values of the rows into the cache.
+    Append { key: View, value: View },
+    /// Attention over the rows' ranges of the cache.
+    Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View },
+}
+
+impl Kernel {
+    /// Memory read.
+    pub fn reads(&self) -> Vec<Root> {
+        let mut views: Vec<&View> = Vec::new();
+        let mut roots = Vec::new();
+        match self {
+            Kernel::Embed { table, .. } => roots.push(Root::Weight(*table)),
+            Kernel::TableRows { table, .. } => views.push(table),
+            Kernel::TakeRows { .. } => roots.push(Root::Hidden),
+            Kernel::Norm { x, weight, bias, .. } => {
+                views.extend([x, weight]);
+                views.extend(bias);
+            }
+            Kernel::Rotary { x, cos, sin, .. } => views.extend([x, cos, sin]),
+            Kernel::Map { inputs, .. } => views.extend(inputs),
+            Kernel::Reduce { x, .. } => views.push(x),
+            Kernel::Quantise { input, .. } => views.push(input),
+            Kernel::Matmul { input, weight, bias, residual, .. } => {
+                roots.push(Root::Weight(*weight));
+                views.push(input);
+                views.extend(bias);
+                views.extend(residual);
+            }
+            Kernel::Append { key, value } => views.extend([key, value]),
+            Kernel::Attend { query, sinks, .. } => {
+                roots.push(Root::Cache);
+                views.push(query);
+                views.extend(sinks);
+            }
+        }
+        roots.extend(views.into_iter().map(|view| view.root));
+        roots
+    }
+
+    /// Memory written.
+    pub fn writes(&self) -> Root {
+        match self {
+            Kernel::Embed { output, .. }
+            | Kernel::TableRows { output, .. }
+            | Kernel::TakeRows { output, .. }
+            | Kernel::Map { output, .. }
+            | Kernel::Matmul { output, .. }
+            | Kernel::Attend { output, .. } => output.root,
+            Kernel::Norm { y, .. } | Kernel::Rotary { y, .. } | Kernel::Reduce { y, .. } => y.root,
+            Kernel::Quantise { output, .. } => *output,
+            Kernel::Append { .. } => Root::Cache,
+        }
+    }
+
+    /// How threads divide it.
+    pub fn partition(&self) -> Partition {
+        match self {
+            Kernel::Quantise { activation, .. } => Partition::RowItems(activation.items_per_row()),
+            Kernel::Matmul { spec, .. } => Partition::Items(spec.groups()),
+            Kernel::Attend { spec, .. } => Partition::RowItems(spec.items_per_row()),
+            _ => Partition::Rows,
+        }
+    }
+}
+
+/// A kernel in its phase.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Barriers before it.
+    pub phase: usize,
+}
+
+/// A buffer of the arena.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// Bytes of a row, a multiple of 4.
+    pub row_bytes: usize,
+    /// Bytes for all rows, a multiple of 64.
+    pub bytes: usize,
+    /// First byte in the arena, a multiple of 64.
+    pub offset: usize,
+    /// First and last phase that uses it.
+    pub live: (usize, usize),
+}
+
+/// A planned segment.
+#[derive(Clone, Debug)]
+pub struct SegmentPlan {
+    /// Name, for messages and symbols.
+    pub name: String,
+    /// Kernels in order.
+    pub steps: Vec<Step>,
+    /// Buffers.
+    pub buffers: Vec<Buffer>,
+    /// Weights, in the order of the segment's offsets.
+    pub weights: Vec<WeightSlot>,
+    /// Bytes of arena that it needs.
+    pub arena_bytes: usize,
+    /// Most rows of a call.
+    pub max_rows: usize,
+    /// Whether its rows are those of the head (`head_row_count`) instead of the step's.
+    pub head: bool,
+}
+
+/// Whether two kernels that touch the same memory, one of them writing, need a barrier.
+fn needs_barrier(earlier: &Kernel, later: &Kernel) -> bool {
+    let write = earlier.writes();
+    let conflict = later.reads().contains(&write)
+        || later.writes() == write
+        || earlier.reads().contains(&later.writes());
+    conflict && !(earlier.partition() == Partition::Rows && later.partition() == Partition::Rows)
+}

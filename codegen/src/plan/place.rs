@@ -1,0 +1,73 @@
+//! Gives kernels their phases and buffers their offsets.
+//!
+//! First fit by size: buffers in falling order of size, each at the lowest offset that is free in
+//! all its phases. Deterministic: ties keep the order of creation.
+
+use super::{Buffer, Kernel, Root, Step, needs_barrier};
+
+/// Bytes from one buffer to the next are multiples of this: a cache line.
+const ALIGN: usize = 64;
+
+/// Phases of kernels in order: each as early as its conflicts with earlier ones permit.
+pub(super) fn phases(kernels: Vec<Kernel>) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::with_capacity(kernels.len());
+    for kernel in kernels {
+        let mut phase = steps.last().map_or(0, |step| step.phase);
+        for earlier in steps.iter().rev().take_while(|step| step.phase == phase) {
+            if needs_barrier(&earlier.kernel, &kernel) {
+                phase += 1;
+                break;
+            }
+        }
+        steps.push(Step { kernel, phase });
+    }
+    steps
+}
+
+/// Live ranges and offsets of buffers with the given bytes a row; returns the arena's bytes too.
+pub(super) fn buffers(steps: &[Step], row_bytes: &[usize], rows: usize) -> (Vec<Buffer>, usize) {
+    let mut buffers: Vec<Buffer> = row_bytes
+        .iter()
+        .map(|row_bytes| Buffer {
+            row_bytes: *row_bytes,
+            bytes: (row_bytes * rows).next_multiple_of(ALIGN),
+            offset: 0,
+            live: (usize::MAX, 0),
+        })
+        .collect();
+    for step in steps {
+        let mut roots = step.kernel.reads();
+        roots.push(step.kernel.writes());
+        for root in roots {
+            if let Root::Buffer(index) = root {
+                let live = &mut buffers[index].live;
+                *live = (live.0.min(step.phase), live.1.max(step.phase));
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(buffers[*index].bytes));
+    let mut placed: Vec<usize> = Vec::new();
+    let mut arena = 0;
+    for index in order {
+        let Buffer { bytes, live, .. } = buffers[index];
+        let mut taken: Vec<(usize, usize)> = placed
+            .iter()
+            .map(|other| &buffers[*other])
+            .filter(|other| other.live.0 <= live.1 && live.0 <= other.live.1)
+            .map(|other| (other.offset, other.offset + other.bytes))
+            .collect();
+        taken.sort_unstable();
+        let mut offset = 0;
+        for (begin, end) in taken {
+            if offset + bytes <= begin {
+                break;
+            }
+            offset = offset.max(end);
+        }
+        buffers[index].offset = offset;
+        arena = arena.max(offset + bytes);
+        placed.push(index);
+    }
+    (buffers, arena)
+}

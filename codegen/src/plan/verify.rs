@@ -1,0 +1,73 @@
+//! Proves a plan from its result alone: no overlap of live buffers, no missing barrier, no view
+//! beyond its buffer.
+
+use super::{Kernel, Root, SegmentPlan, View, needs_barrier};
+use crate::error::CodegenError;
+
+/// Checks a plan.
+pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
+    let fail = |message: String| CodegenError::Plan { segment: plan.name.clone(), message };
+    for (index, step) in plan.steps.iter().enumerate() {
+        for (before, earlier) in plan.steps[..index].iter().enumerate() {
+            if earlier.phase > step.phase {
+                return Err(fail(format!("kernels {before} and {index} change their order")));
+            }
+            if earlier.phase == step.phase && needs_barrier(&earlier.kernel, &step.kernel) {
+                return Err(fail(format!("no barrier between kernels {before} and {index}")));
+            }
+        }
+        let mut roots = step.kernel.reads();
+        roots.push(step.kernel.writes());
+        for root in roots {
+            let Root::Buffer(buffer) = root else { continue };
+            let (first, last) = plan.buffers[buffer].live;
+            if !(first..=last).contains(&step.phase) {
+                return Err(fail(format!("kernel {index} uses buffer {buffer} outside its life")));
+            }
+        }
+        for view in views(&step.kernel) {
+            let Root::Buffer(buffer) = view.root else { continue };
+            let buffer = &plan.buffers[buffer];
+            let last: usize =
+                view.dims.iter().zip(&view.strides).map(|(size, stride)| (size - 1) * stride).sum();
+            if (view.offset + last + 1) * 4 > buffer.row_bytes
+                || view.row_stride * 4 != buffer.row_bytes
+            {
+                return Err(fail(format!("kernel {index}: {view:?} leaves its buffer")));
+            }
+        }
+    }
+    for (index, buffer) in plan.buffers.iter().enumerate() {
+        let end = buffer.offset + buffer.bytes;
+        if buffer.offset % 64 != 0
+            || end > plan.arena_bytes
+            || buffer.bytes < buffer.row_bytes * plan.max_rows
+        {
+            return Err(fail(format!("buffer {index} does not lie in the arena")));
+        }
+        for (other_index, other) in plan.buffers[..index].iter().enumerate() {
+            let together = other.live.0 <= buffer.live.1 && buffer.live.0 <= other.live.1;
+            let overlap = other.offset < end && buffer.offset < other.offset + other.bytes;
+            if together && overlap {
+                return Err(fail(format!("buffers {other_index} and {index} overlap")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Views of f32 rows. Quantised rows have a layout of their own.
+fn views(kernel: &Kernel) -> Vec<&View> {
+    match kernel {
+        Kernel::Embed { output, .. } | Kernel::TakeRows { output, .. } => vec![output],
+        Kernel::TableRows { output, .. } => vec![output],
+        Kernel::Norm { x, y, .. } | Kernel::Rotary { x, y, .. } | Kernel::Reduce { x, y, .. } => {
+            vec![x, y]
+        }
+        Kernel::Map { inputs, output, .. } => inputs.iter().chain([output]).collect(),
+        Kernel::Quantise { input, .. } => vec![input],
+        Kernel::Matmul { residual, output, .. } => residual.iter().chain([output]).collect(),
+        Kernel::Append { key, value } => vec![key, value],
+        Kernel::Attend { query, output, .. } => vec![query, output],
+    }
+}

@@ -1,0 +1,230 @@
+//! Segments: a plan's kernels, called in order with barriers between phases.
+//!
+//! A segment is entered by every thread of the team. Each calls every kernel with its own share of
+//! the work; a barrier stands between phases and at the end, so that the caller may go on.
+
+use std::mem::offset_of;
+
+use weir_abi::{IsaLevel, StepContext};
+
+use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
+use crate::kernels::attention::{CacheShape, emit_append, emit_attend};
+use crate::kernels::map::{MapSpec, emit_map};
+use crate::kernels::matmul::{emit_matmul, emit_quantise};
+use crate::kernels::norm::{NormSpec, emit_norm};
+use crate::kernels::reduce::emit_reduce;
+use crate::kernels::rotary::{RotarySpec, emit_rotary};
+use crate::kernels::rows::{RowNumbers, emit_embed, emit_rows};
+use crate::plan::{Kernel, Partition, Root, SegmentPlan, View};
+
+/// Emits a planned segment for a level.
+pub fn emit_segment(
+    assembly: &mut Assembly,
+    plan: &SegmentPlan,
+    level: IsaLevel,
+) -> Result<FuncId, EmitError> {
+    let kernels = plan
+        .steps
+        .iter()
+        .map(|step| emit_kernel(assembly, &step.kernel, level))
+        .collect::<Result<Vec<_>, _>>()?;
+    let id = assembly.declare(&format!("{}-{}", plan.name, level.name()), segment_signature())?;
+    assembly.define(id, |b| {
+        let (context, thread, threads) = b.segment_params();
+        let count = if plan.head {
+            offset_of!(StepContext, head_row_count)
+        } else {
+            offset_of!(StepContext, rows)
+        };
+        let rows = b.load_count(context, count as i32);
+        let frame = Frame { plan, context, rows };
+        let mut phase = 0;
+        for (step, kernel) in plan.steps.iter().zip(kernels) {
+            if step.phase != phase {
+                b.barrier(context, thread);
+                phase = step.phase;
+            }
+            let items = match step.kernel.partition() {
+                Partition::Rows => rows,
+                Partition::RowItems(per_row) => b.mul_const(rows, per_row as i64),
+                Partition::Items(items) => b.int(items as i64),
+            };
+            let (begin, end) = b.partition(items, thread, threads);
+            let any = b.compare(IntCC::SignedLessThan, begin, end);
+            b.if_then(any, |b| {
+                let mut arguments = frame.arguments(b, &step.kernel);
+                arguments.extend([begin, end]);
+                b.call(kernel, &arguments);
+            });
+        }
+        b.barrier(context, thread);
+        b.ret(&[]);
+    })?;
+    Ok(id)
+}
+
+fn map_spec(op: crate::kernels::map::MapOp, inputs: &[View], output: &View) -> MapSpec {
+    let strides =
+        inputs.iter().chain([output]).map(|view| (view.row_stride, view.strides.clone())).collect();
+    MapSpec { op, dims: output.dims.clone(), strides }
+}
+
+/// From row to row, from run to run.
+fn run_strides(view: &View) -> (usize, usize) {
+    (view.row_stride, view.groups().map_or(0, |(_, stride, _)| stride))
+}
+
+fn emit_kernel(
+    assembly: &mut Assembly,
+    kernel: &Kernel,
+    level: IsaLevel,
+) -> Result<FuncId, EmitError> {
+    match kernel {
+        Kernel::Embed { layout, output, .. } => emit_embed(assembly, layout, output.row_stride),
+        Kernel::TableRows { table, output } => {
+            let width = output.width();
+            let stride = table.strides.first().copied().unwrap_or(width);
+            emit_rows(assembly, RowNumbers::Positions, width, stride, output.row_stride)
+        }
+        Kernel::TakeRows { output, hidden_width } => emit_rows(
+            assembly,
+            RowNumbers::HeadRows,
+            *hidden_width,
+            *hidden_width,
+            output.row_stride,
+        ),
+        Kernel::Norm { kind, epsilon, x, bias, y, .. } => {
+            let (groups, _, width) = x.groups().unwrap_or((1, 0, x.width()));
+            let spec = NormSpec {
+                kind: *kind,
+                epsilon: *epsilon,
+                bias: bias.is_some(),
+                groups,
+                width,
+                x: run_strides(x),
+                y: run_strides(y),
+            };
+            emit_norm(assembly, &spec)
+        }
+        Kernel::Rotary { x, y, width, interleaved, .. } => {
+            let (heads, _, head_width) = x.groups().unwrap_or((1, 0, x.width()));
+            let spec = RotarySpec {
+                heads,
+                head_width,
+                width: *width,
+                interleaved: *interleaved,
+                x: run_strides(x),
+                y: run_strides(y),
+            };
+            emit_rotary(assembly, &spec)
+        }
+        Kernel::Map { op, inputs, output } => emit_map(assembly, &map_spec(*op, inputs, output)),
+        Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
+        Kernel::Quantise { activation, .. } => emit_quantise(assembly, *activation),
+        Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
+        Kernel::Append { key, value } => {
+            let (kv_heads, _, key_width) = key.groups().unwrap_or((1, 0, key.width()));
+            let (_, _, value_width) = value.groups().unwrap_or((1, 0, value.width()));
+            let cache = CacheShape { kv_heads, key_width, value_width };
+            emit_append(assembly, &cache, run_strides(key), run_strides(value))
+        }
+        Kernel::Attend { spec, .. } => emit_attend(assembly, spec),
+    }
+}
+
+/// What addresses are made from.
+struct Frame<'a> {
+    plan: &'a SegmentPlan,
+    context: Value,
+    rows: Value,
+}
+
+impl Frame<'_> {
+    fn field(&self, b: &mut Body<'_>, offset: usize) -> Value {
+        b.load(POINTER, self.context, offset as i32)
+    }
+
+    fn root(&self, b: &mut Body<'_>, root: Root) -> Value {
+        match root {
+            Root::Hidden => self.field(b, offset_of!(StepContext, hidden)),
+            Root::Logits => self.field(b, offset_of!(StepContext, logits)),
+            Root::Cache => b.int(0),
+            Root::Buffer(index) => {
+                let arena = self.field(b, offset_of!(StepContext, arena));
+                b.add_const(arena, self.plan.buffers[index].offset as i64)
+            }
+            Root::Weight(slot) => {
+                let weights = self.field(b, offset_of!(StepContext, weights));
+                let offsets = self.field(b, offset_of!(StepContext, segment_weights));
+                let offset = b.load(POINTER, offsets, slot as i32 * 8);
+                b.add(weights, offset)
+            }
+        }
+    }
+
+    fn view(&self, b: &mut Body<'_>, view: &View) -> Value {
+        let root = self.root(b, view.root);
+        b.add_const(root, view.offset as i64 * 4)
+    }
+
+    fn optional(&self, b: &mut Body<'_>, view: Option<&View>) -> Value {
+        match view {
+            Some(view) => self.view(b, view),
+            None => b.int(0),
+        }
+    }
+
+    /// A kernel's arguments before its share of the work.
+    fn arguments(&self, b: &mut Body<'_>, kernel: &Kernel) -> Vec<Value> {
+        match kernel {
+            Kernel::Embed { table, output, .. } => {
+                vec![self.context, self.root(b, Root::Weight(*table)), self.view(b, output)]
+            }
+            Kernel::TableRows { table, output } => {
+                vec![self.context, self.view(b, table), self.view(b, output)]
+            }
+            Kernel::TakeRows { output, .. } => {
+                vec![self.context, self.root(b, Root::Hidden), self.view(b, output)]
+            }
+            Kernel::Norm { x, weight, bias, y, .. } => vec![
+                self.view(b, x),
+                self.view(b, weight),
+                self.optional(b, bias.as_ref()),
+                self.view(b, y),
+            ],
+            Kernel::Rotary { x, y, cos, sin, .. } => vec![
+                self.context,
+                self.view(b, x),
+                self.view(b, cos),
+                self.view(b, sin),
+                self.view(b, y),
+            ],
+            Kernel::Map { inputs, output, .. } => vec![
+                self.view(b, &inputs[0]),
+                self.optional(b, inputs.get(1)),
+                self.view(b, output),
+            ],
+            Kernel::Reduce { x, y, .. } => vec![self.view(b, x), self.view(b, y)],
+            Kernel::Quantise { input, output, .. } => {
+                vec![self.view(b, input), self.root(b, *output)]
+            }
+            Kernel::Matmul { input, weight, bias, residual, output, .. } => vec![
+                self.view(b, input),
+                self.root(b, Root::Weight(*weight)),
+                self.view(b, output),
+                self.optional(b, bias.as_ref()),
+                self.optional(b, residual.as_ref()),
+                self.rows,
+            ],
+            Kernel::Append { key, value } => {
+                vec![self.context, self.view(b, key), self.view(b, value)]
+            }
+            Kernel::Attend { query, sinks, output, .. } => vec![
+                self.context,
+                self.view(b, query),
+                self.optional(b, sinks.as_ref()),
+                self.view(b, output),
+            ],
+        }
+    }
+}
