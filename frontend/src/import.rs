@@ -8,6 +8,7 @@ use weir_ir::{Constant, Graph, InputRole, OutputRole, Value};
 
 use crate::beside::{self, ModelFacts, TextAssets};
 use crate::error::{ImportError, Place, Problem};
+use crate::onnx::context::MAX_CHAIN;
 use crate::onnx::{import as builder, model, roles};
 use crate::source::ModelFiles;
 
@@ -95,7 +96,7 @@ fn graph_facts(graph: &Graph, facts: &mut ModelFacts) -> Result<(), Problem> {
         .live()
         .filter_map(|(_, node)| match &node.op {
             Op::Rotary(_) => {
-                node.operands.get(1).and_then(|&cos| table_rows(graph, cos, builder::MAX_CHAIN))
+                node.operands.get(1).and_then(|&cos| table_rows(graph, cos, MAX_CHAIN))
             }
             _ => None,
         })

@@ -1,9 +1,11 @@
 //! ONNX: bytes to a checked model, and a checked model to the graph of core ops.
 //!
-//! The steps, each a file: `proto` (messages), `tensor`, `attributes`, `order` and `model`
-//! (checks).
+//! The steps, each a file: `proto` (messages), `functions` (written out), `model` (checks, with
+//! `tensor`, `attributes` and `order`), `roles` (what inputs are), `import` (the walk over the nodes)
+//! and `ops` (one importer an operator, each working through a `context`).
 
 pub mod attributes;
+pub mod context;
 mod functions;
 pub mod import;
 pub mod model;

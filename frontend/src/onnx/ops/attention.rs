@@ -12,7 +12,7 @@ use super::rotary::{angles_at, rotate};
 use super::shape::{product, reshape_to};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::context::Cx;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[

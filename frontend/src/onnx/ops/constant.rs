@@ -5,7 +5,8 @@ use weir_ir::{Constant, DType, Dim, TensorType, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::{Cx, dtype};
+use crate::onnx::context::Cx;
+use crate::onnx::import::dtype;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[

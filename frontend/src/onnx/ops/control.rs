@@ -9,7 +9,8 @@ use weir_ir::{Constant, Dim, Op, TensorType, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::{Cx, MAX_CHAIN, dtype};
+use crate::onnx::context::{Cx, MAX_CHAIN};
+use crate::onnx::import::dtype;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[standard("If", 1, branch)];

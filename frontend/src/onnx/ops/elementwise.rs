@@ -7,7 +7,8 @@ use weir_ir::{DType, Dim, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::{Cx, dtype};
+use crate::onnx::context::Cx;
+use crate::onnx::import::dtype;
 use crate::onnx::tensor::Element;
 
 /// The family's operators.

@@ -19,8 +19,8 @@ use std::ops::RangeInclusive;
 
 use weir_ir::Value;
 
-use super::import::Cx;
 use crate::error::{NodePlace, Problem};
+use crate::onnx::context::Cx;
 
 /// Makes the core ops of a node and returns its outputs, in order; outputs that are not made are
 /// errors where somebody reads them.

@@ -11,7 +11,7 @@ use super::elementwise::{binary, cast_to, unary, with_number};
 use super::shape::{product, reshape_to};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::context::Cx;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[

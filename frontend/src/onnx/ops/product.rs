@@ -7,7 +7,7 @@ use weir_ir::ops::{MatMul, Transpose};
 use super::elementwise::{binary, with_number};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::context::Cx;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[

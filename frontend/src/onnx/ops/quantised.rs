@@ -13,7 +13,8 @@ use weir_ir::{
 use super::elementwise::{binary, cast_to};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
-use crate::onnx::import::{ConstantView, Cx, dtype};
+use crate::onnx::context::{ConstantView, Cx};
+use crate::onnx::import::dtype;
 use crate::onnx::tensor::Element;
 
 /// The family's operators.

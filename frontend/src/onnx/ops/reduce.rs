@@ -10,7 +10,7 @@ use super::elementwise::{binary, cast_to, unary};
 use super::shape::{axes, reshape_to};
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::context::Cx;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[

@@ -8,7 +8,7 @@ use weir_ir::{DType, Dim, Symbol, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
-use crate::onnx::import::Cx;
+use crate::onnx::context::Cx;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[
