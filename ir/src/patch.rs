@@ -4,6 +4,9 @@
 //! A patch keeps an index of uses, so that replacing a value costs as much as it has uses; nodes
 //! that it adds take their places in the order when it ends.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 
 use crate::entity::{Entity, Node, Value};

@@ -18,6 +18,9 @@
 //! * `Sparse` and later: every cache has a valid layout (and no cache has one before).
 //! * `Fixed`: no symbol but `rows`; parameters, layers and results as `passes` documents.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::ops::Deref;
 

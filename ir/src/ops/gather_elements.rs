@@ -50,7 +50,7 @@ impl CoreOp for GatherElements {
             places.push(place);
         }
         Ok(vec![move_elements!(given[0], sizes, |values| {
-            places.iter().map(|place| values[*place].clone()).collect()
+            places.iter().map(|place| values[*place]).collect()
         })])
     }
 }

@@ -223,12 +223,15 @@ pub(crate) fn short_sizes(shape: &[Dim]) -> Option<Vec<usize>> {
     (bound <= MAX_KNOWN).then_some(sizes)
 }
 
+/// First element and strides of a view.
+type View = (usize, Vec<isize>);
+
 /// Content of a result that is a strided view of its operand: `view` maps the operand's sizes to
 /// first element, strides and sizes. Content that is one value everywhere stays so.
 pub(crate) fn moved(
     operand: Operand<'_>,
     shape: &[Dim],
-    view: &dyn Fn(&[usize]) -> Option<(usize, Vec<isize>)>,
+    view: &dyn Fn(&[usize]) -> Option<View>,
 ) -> Option<Known> {
     if let Some(Known::Fill(value)) = operand.known {
         return Some(Known::Fill(value.clone()));

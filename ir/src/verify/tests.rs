@@ -1,0 +1,61 @@
+//! One wrong thing at a time in a good graph.
+
+use super::verify;
+use crate::text::{EXAMPLE, parse};
+
+/// The example with a text replaced gives errors that mention each expectation.
+fn check(from: &str, to: &str, expected: &str) {
+    assert!(EXAMPLE.contains(from), "{from}");
+    let graph = parse(&EXAMPLE.replace(from, to)).unwrap();
+    let errors = verify(&graph, graph.stage).expect_err(to);
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert!(messages.iter().any(|message| message.contains(expected)), "{messages:#?}");
+}
+
+#[test]
+fn broken_promises_are_named() {
+    check("graph @Sparse", "graph @Cached", "k0: has a layout too early");
+    check("graph @Sparse", "graph @Canonical", "has caches before stage Cached");
+    check("graph @Sparse", "graph @Fixed", "mentions sequence at Fixed");
+    check("observed=2", "observed=3", "3 observed rows are more than 2 recent rows");
+    check("pool=3", "pool=4", "pooling width 4 is even");
+    check("recent=2", "recent=0", "a cache needs at least one recent row");
+    check("key_width=2", "key_width=3", "do not fit k0");
+    check(
+        " policy=snapstream elastic=true sinks=1 selected=2 recent=2 observed=2 pool=3",
+        "",
+        "k0: has no layout",
+    );
+    check("layer=0 kv", "layer=1 kv", "k0 is of layer 1, not 0");
+    check("  cache_append(v6, v6) {cache=k0}\n", "", "does not append to k0");
+    check("weights=[c1, c2]", "weights=[c2, c1]", "weight c2 is f32[2, 2], not f32[2]");
+    check("weights=[c1, c2]", "weights=[c1, c7]", "c7 does not exist");
+    check("weights=[c1, c2]", "weights=[c1]", "kind0 has 2 weights, the layer 1");
+    check("kind=kind0", "kind=kind4", "kind4 does not exist");
+    check("constant=c0", "constant=c9", "c9 does not exist");
+    check("v5: f32[sequence, 4]", "v5: f32[sequence, 5]", "the rule says f32[sequence, 4]");
+    check("{op=add}", "{op=and}", "and of f32[sequence, 2]");
+    check("= rms_norm(v0, v2) {epsilon=0.00001}", "= select(v0, v0, v0)", "is not legal at Sparse");
+}
+
+#[test]
+fn a_graph_edited_into_nonsense_is_refused() {
+    use crate::entity::{Entity, Node, Value};
+    let good = parse(EXAMPLE).unwrap();
+    let edits: [fn(&mut crate::Graph); 6] = [
+        |graph| graph.main.order.swap(0, 1),
+        |graph| graph.main.order.push(Node::new(99)),
+        |graph| graph.main.order.push(Node::new(0)),
+        |graph| graph.main.results[0].value = Value::new(77),
+        |graph| graph.main.params[0].value = Value::new(78),
+        |graph| graph.main.nodes[Node::new(1)].operands[0] = Value::new(1000),
+    ];
+    for (index, edit) in edits.into_iter().enumerate() {
+        let mut graph = good.clone();
+        edit(&mut graph);
+        assert!(verify(&graph, graph.stage).is_err(), "edit {index}");
+        // The interpreter answers as well.
+        let session = crate::interpret::Session::new(&graph);
+        let _ = session.and_then(|mut session| session.prefill(&[0, 1]));
+    }
+}
