@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use weir_frontend::{Fault, ImportOptions, import};
+use weir_ir::ConstData;
 
 use crate::tiny::tiny;
 
@@ -60,4 +61,26 @@ fn an_unsorted_graph_is_sorted() {
     tiny.graph().node.reverse();
     tiny.write(directory.path());
     import(directory.path(), &ImportOptions::default()).unwrap();
+}
+
+/// The file is sparse: five gigabytes of length, a few kilobytes on disk.
+#[test]
+fn external_data_beyond_four_gigabytes_is_reached() {
+    const FAR: u64 = 5_000_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    let mut tiny = tiny();
+    *tiny.external("head.weight", "offset") = FAR.to_string();
+    let data = tiny.files[0].1.split_off(8192 + 4096);
+    tiny.write(directory.path());
+    let path = directory.path().join("model.onnx.data");
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    if file.set_len(FAR + data.len() as u64).is_err() {
+        println!("skipped: no sparse files here");
+        return;
+    }
+    std::os::unix::fs::FileExt::write_all_at(&file, &data, FAR).unwrap();
+    let imported = import(directory.path(), &ImportOptions::default()).unwrap();
+    let head = imported.graph.constants.values().find(|constant| constant.name == "head.weight");
+    let ConstData::Dense { bytes, .. } = &head.unwrap().data else { panic!("not dense") };
+    assert_eq!(bytes[..], data[..]);
 }
