@@ -1,6 +1,6 @@
 //! Typed attributes of core ops and their text.
 //!
-//! [`attributes!`] declares an op's struct; every field prints as `name=value` and parses back to
+//! `attributes!` declares an op's struct; every field prints as `name=value` and parses back to
 //! an equal value.
 
 use crate::dim::Dim;

@@ -87,7 +87,7 @@ macro_rules! core_ops {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Op {
             $(
-                #[doc = concat!("See [`", stringify!($module), "`].")]
+                #[doc = concat!("See [`mod@", stringify!($module), "`].")]
                 $variant($variant),
             )*
         }

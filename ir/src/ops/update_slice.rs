@@ -1,7 +1,7 @@
 //! Writes a block of rows into a tensor.
 //!
 //! Operands: data, update (same rank; equal sizes but along `axis`). Result: data with indices
-//! start .. start + update.shape[axis] of `axis` replaced.
+//! `start .. start + update.shape[axis]` of `axis` replaced.
 
 use super::{CoreOp, Known, Operand};
 use super::rules::{Inferred, agree, axis_in, operands, same_dtype, single_known, uniform};

@@ -1,4 +1,4 @@
-//! The text form: what documents, tests, dumps and bug reports show. [`print`] writes a graph,
+//! The text form: what documents, tests, dumps and bug reports show. [`print()`] writes a graph,
 //! [`parse`] reads it back.
 //!
 //! Values keep their numbers when printed; the parser numbers them anew in the order of their
