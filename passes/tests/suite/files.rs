@@ -1,0 +1,101 @@
+//! File tests: `tests/files/passes/<pass>/*.ir` hold a graph in front of the pass, a line
+//! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
+//!
+//! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`. Beyond the
+//! text, both graphs are interpreted for a prompt and some steps, and must give the same logits, to
+//! 1e-5 or the header's `; tolerance`.
+
+use std::path::{Path, PathBuf};
+
+use weir_ir::Graph;
+use weir_ir::interpret::Session;
+use weir_ir::text::{parse, print};
+use weir_ir::verify::verify;
+use weir_passes::Options;
+use weir_passes::kv::policy::KvOptions;
+use weir_passes::registry::PASSES;
+
+const AFTER: &str = "; ---- after";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/files/passes")
+}
+
+fn directives(text: &str) -> (Options, f32) {
+    let mut tolerance = 1e-5;
+    let mut options = Options {
+        context: 12,
+        kv: KvOptions::parse("full").unwrap(),
+        max_rows: 4,
+        model_limit: None,
+    };
+    for line in text.lines().take_while(|line| line.starts_with(';')) {
+        let Some((name, value)) = line.trim_start_matches(';').split_once(" = ") else {
+            continue;
+        };
+        match (name.trim(), value.trim()) {
+            ("context", value) => options.context = value.parse().unwrap(),
+            ("tolerance", value) => tolerance = value.parse().unwrap(),
+            ("max_rows", value) => options.max_rows = value.parse().unwrap(),
+            ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
+            (name, _) => panic!("unknown directive {name:?}"),
+        }
+    }
+    (options, tolerance)
+}
+
+fn logits(graph: &Graph) -> Vec<f32> {
+    let mut session = Session::new(graph).unwrap();
+    let mut rows = session.prefill(&[1, 3, 0, 2, 1]).unwrap().concat();
+    for id in [2, 3, 1] {
+        rows.extend(session.step(id).unwrap());
+    }
+    rows
+}
+
+fn check(path: &Path, pass: &'static weir_passes::registry::Pass) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, expected) = text.split_once(AFTER).ok_or("no line \"; ---- after\"")?;
+    let mut graph = parse(before).map_err(|error| error.to_string())?;
+    let golden = logits(&graph);
+    let (options, tolerance) = directives(&text);
+    (pass.run)(&mut graph, &options).map_err(|error| error.to_string())?;
+    verify(&graph, graph.stage).map_err(|errors| format!("{errors:?}"))?;
+    let result = print(&graph);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, format!("{before}{AFTER}\n{result}")).unwrap();
+    } else if result.trim() != expected.trim() {
+        return Err(format!("the graph behind the pass is another one:\n{result}"));
+    }
+    let worst = logits(&graph)
+        .iter()
+        .zip(&golden)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0f32, |worst, next| if next.is_nan() { f32::NAN } else { worst.max(next) });
+    if worst <= tolerance { Ok(()) } else { Err(format!("logits differ by {worst:e}")) }
+}
+
+#[test]
+fn passes_turn_what_is_before_into_what_is_after() {
+    let mut failures = Vec::new();
+    for pass in PASSES {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(folder().join(pass.name))
+            .unwrap_or_else(|error| panic!("tests/files/passes/{}: {error}", pass.name))
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        assert!(!files.is_empty(), "tests/files/passes/{} is empty", pass.name);
+        for file in files {
+            assert_eq!(file.extension().and_then(|text| text.to_str()), Some("ir"), "{file:?}");
+            if let Err(message) = check(&file, pass) {
+                failures.push(format!("{}: {message}", file.display()));
+            }
+        }
+    }
+    let known: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(known.contains(&name.as_str()), "tests/files/passes/{name} is no pass");
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
