@@ -23,6 +23,9 @@ use crate::segments::emit_segment;
 use crate::tables::{LevelCode, Tables, empty_header, write_tables};
 use crate::weights::{self, WeightRegion, WeightSource};
 
+#[cfg(test)]
+mod tests;
+
 /// What the user and the driver choose.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {

@@ -18,6 +18,9 @@ use crate::pack::{
     pack_quantised,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Pieces begin at multiples of this.
 const PAGE: u64 = 4096;
 

@@ -10,6 +10,9 @@ mod lower;
 mod place;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 pub use lower::{SegmentSource, lower_segment};
 pub use verify::verify;
 

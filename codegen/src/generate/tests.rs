@@ -1,0 +1,565 @@
+//! Whole segments in memory against the interpreter, with poisoned cache rows.
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::ptr::null;
+use std::sync::{Barrier, LazyLock, Mutex};
+
+use weir_abi::{CacheRange, LayerCall, LayerEntry, ModelHeader, PromptCall, RowSpans, StepContext};
+use weir_ir::entity::Entity;
+use weir_ir::graph::{BodyResult, CacheRows, InputRole};
+use weir_ir::interpret::Session;
+use weir_ir::ops;
+use weir_ir::{Body, CacheId, Constant, DType, Dim, LayerKind, Symbol, TensorType};
+
+use super::*;
+use crate::jit::{Argument, ExecutableCode};
+
+const POISON: u32 = 0x7fa0_0001;
+const WIDTH: usize = 24;
+const HEADS: usize = 6;
+const KV: usize = 2;
+const HEAD_WIDTH: usize = 6;
+const INNER: usize = 40;
+const VOCABULARY: usize = 37;
+const CONTEXT: usize = 64;
+const LAYERS: usize = 2;
+
+fn noise(seed: usize, index: usize) -> f32 {
+    let mut x = (seed as u32).wrapping_mul(0x9e37_79b9) ^ (index as u32).wrapping_mul(0x85eb_ca6b);
+    x ^= x >> 15;
+    x = x.wrapping_mul(0x2c1b_3c6d);
+    x ^= x >> 12;
+    (x % 20_001) as f32 / 10_000.0 - 1.0
+}
+
+fn matrix(graph: &mut Graph, seed: usize, sizes: &[usize], centre: f32, spread: f32) -> Const {
+    let count = sizes.iter().product();
+    let values: Vec<f32> = (0..count).map(|i| centre + spread * noise(seed, i)).collect();
+    graph.constants.push(Constant::from_f32(format!("w{seed}"), sizes, &values))
+}
+
+fn rows(sizes: &[usize]) -> TensorType {
+    let mut shape = vec![Dim::from(Symbol::Rows)];
+    shape.extend(sizes.iter().map(|size| Dim::from(*size)));
+    TensorType::new(DType::F32, shape)
+}
+
+fn layer_kind(softcap: f32) -> (LayerKind, Vec<(Vec<usize>, f32, f32)>) {
+    let mut body = Body::default();
+    let hidden = body.param(InputRole::Operand, rows(&[WIDTH]), None, None);
+    let positions = TensorType::new(DType::I64, vec![Dim::from(Symbol::Rows)]);
+    let positions = body.param(InputRole::Operand, positions, None, None);
+    let qkv_width = (HEADS + 2 * KV) * HEAD_WIDTH;
+    let shapes: Vec<(Vec<usize>, f32, f32)> = vec![
+        (vec![WIDTH], 1.0, 0.2),
+        (vec![qkv_width, WIDTH], 0.0, 0.4),
+        (vec![qkv_width], 0.0, 0.2),
+        (vec![HEAD_WIDTH], 1.0, 0.2),
+        (vec![CONTEXT, HEAD_WIDTH / 2 - 1], 0.0, 1.0),
+        (vec![CONTEXT, HEAD_WIDTH / 2 - 1], 0.0, 1.0),
+        (vec![WIDTH, HEADS * HEAD_WIDTH], 0.0, 0.3),
+        (vec![WIDTH], 1.0, 0.2),
+        (vec![INNER, WIDTH], 0.0, 0.4),
+        (vec![INNER, WIDTH], 0.0, 0.4),
+        (vec![WIDTH, INNER], 0.0, 0.3),
+    ];
+    let weights: Vec<Value> = shapes
+        .iter()
+        .map(|(sizes, ..)| {
+            let shape = sizes.iter().map(|size| Dim::from(*size)).collect();
+            body.param(InputRole::Operand, TensorType::new(DType::F32, shape), None, None)
+        })
+        .collect();
+    let push = |body: &mut Body, op: Op, operands: &[Value]| {
+        body.push1(op, operands.to_vec(), None).unwrap()
+    };
+    let slice = |start: usize, length: usize| {
+        let (start, length) = (Dim::from(start), Dim::from(length));
+        Op::from(ops::slice::Slice { axis: 1, start, step: 1, length })
+    };
+    let heads = |count: usize| {
+        let shape = vec![Dim::from(Symbol::Rows), Dim::from(count), Dim::from(HEAD_WIDTH)];
+        Op::from(ops::reshape::Reshape { shape })
+    };
+    let norm = || Op::from(ops::rms_norm::RmsNorm { epsilon: 1e-5 });
+    let linear = |bias, residual| Op::from(ops::linear::Linear { bias, residual });
+    let rotary =
+        Op::from(ops::rotary_rows::RotaryRows { width: HEAD_WIDTH as u32 - 2, interleaved: false });
+    let x = push(&mut body, norm(), &[hidden, weights[0]]);
+    let qkv = push(&mut body, linear(true, false), &[x, weights[1], weights[2]]);
+    let part = |body: &mut Body, start: usize, count: usize| {
+        let part = push(body, slice(start * HEAD_WIDTH, count * HEAD_WIDTH), &[qkv]);
+        push(body, heads(count), &[part])
+    };
+    let q = part(&mut body, 0, HEADS);
+    let k = part(&mut body, HEADS, KV);
+    let v = part(&mut body, HEADS + KV, KV);
+    let q = push(&mut body, norm(), &[q, weights[3]]);
+    let q = push(&mut body, rotary.clone(), &[q, positions, weights[4], weights[5]]);
+    let k = push(&mut body, rotary, &[k, positions, weights[4], weights[5]]);
+    let cache = CacheId::new(0);
+    body.push_typed(ops::cache_append::CacheAppend { cache }.into(), vec![k, v], vec![], None);
+    let attend = ops::cache_attend::CacheAttend { cache, scale: 0.4, softcap, sinks: false };
+    let result = vec![(rows(&[HEADS, HEAD_WIDTH]), None)];
+    let attended = body.push_typed(attend.into(), vec![q], result, None)[0];
+    let shape = vec![Dim::from(Symbol::Rows), Dim::from(HEADS * HEAD_WIDTH)];
+    let flat = push(&mut body, ops::reshape::Reshape { shape }.into(), &[attended]);
+    let h = push(&mut body, linear(false, true), &[flat, weights[6], hidden]);
+    let x = push(&mut body, norm(), &[h, weights[7]]);
+    let gate = push(&mut body, linear(false, false), &[x, weights[8]]);
+    let up = push(&mut body, linear(false, false), &[x, weights[9]]);
+    let activation = ops::unary::UnaryOp::Silu;
+    let inner = push(&mut body, ops::gated::Gated { activation }.into(), &[gate, up]);
+    let h = push(&mut body, linear(false, true), &[inner, weights[10], h]);
+    body.results.push(BodyResult { value: h, role: OutputRole::Other });
+    let kind = LayerKind { name: "layer0".into(), body, weights: shapes.len(), caches: 1 };
+    (kind, shapes)
+}
+
+/// A small model: two layers of one kind, a tied head, biases, grouped queries, partial rotary.
+fn model(softcap: f32, layout: &CacheRows) -> Graph {
+    let mut graph = Graph::new();
+    graph.stage = Stage::Fixed;
+    let integers = TensorType::new(DType::I64, vec![Dim::from(Symbol::Rows)]);
+    let tokens = graph.main.param(InputRole::Tokens, integers.clone(), None, None);
+    let positions = graph.main.param(InputRole::Positions, integers, None, None);
+    let (kind, shapes) = layer_kind(softcap);
+    let kind = graph.kinds.push(kind);
+    let table = matrix(&mut graph, 1, &[VOCABULARY, WIDTH], 0.0, 1.0);
+    let table_ty = graph.constants[table].ty.clone();
+    let read = Op::read_constant(table);
+    let table = graph.main.push_typed(read, vec![], vec![(table_ty, None)], None)[0];
+    let embed = ops::embed::Embed { to: DType::F32 };
+    let mut hidden = graph.main.push1(embed.into(), vec![tokens, table], None).unwrap();
+    let tables: Vec<Const> =
+        (4..6).map(|index| matrix(&mut graph, 50 + index, &shapes[index].0, 0.0, 1.0)).collect();
+    for index in 0..LAYERS {
+        let cache = graph.caches.push(CacheDecl {
+            layer: index as u32,
+            kv_heads: KV as u32,
+            key_width: HEAD_WIDTH as u32,
+            value_width: HEAD_WIDTH as u32,
+            window: 0,
+            layout: Some(layout.clone()),
+        });
+        let weights = shapes
+            .iter()
+            .enumerate()
+            .map(|(weight, (sizes, centre, spread))| match weight {
+                4 | 5 => tables[weight - 4],
+                _ => matrix(&mut graph, 100 * (index + 1) + weight, sizes, *centre, *spread),
+            })
+            .collect();
+        let op = ops::layer::Layer { kind, index: index as u32, weights, cache: Some(cache) };
+        let result = vec![(rows(&[WIDTH]), None)];
+        hidden = graph.main.push_typed(op.into(), vec![hidden, positions], result, None)[0];
+    }
+    let weight = matrix(&mut graph, 2, &[WIDTH], 1.0, 0.2);
+    let ty = graph.constants[weight].ty.clone();
+    let weight =
+        graph.main.push_typed(Op::read_constant(weight), vec![], vec![(ty, None)], None)[0];
+    let norm = ops::rms_norm::RmsNorm { epsilon: 1e-5 };
+    let x = graph.main.push1(norm.into(), vec![hidden, weight], None).unwrap();
+    let head = ops::linear::Linear { bias: false, residual: false };
+    let logits = graph.main.push1(head.into(), vec![x, table], None).unwrap();
+    graph.main.results.push(BodyResult { value: logits, role: OutputRole::Logits });
+    graph
+}
+
+fn full() -> CacheRows {
+    CacheRows {
+        policy: KvPolicy::Full,
+        elastic: true,
+        sinks: 0,
+        selected: 0,
+        recent: CONTEXT as u32,
+        observed: 0,
+        pool: 1,
+    }
+}
+
+fn options() -> Options<'static> {
+    Options {
+        compute: None,
+        max_rows: 16,
+        max_head_rows: 16,
+        slots: 2,
+        context: CONTEXT as u32,
+        tokenizer: b"tok",
+        chat_template: b"",
+        facts: b"{}",
+        listing: false,
+    }
+}
+
+static PAIR: LazyLock<Barrier> = LazyLock::new(|| Barrier::new(2));
+static PAIR_IN_USE: Mutex<()> = Mutex::new(());
+
+extern "C" fn wait_alone(_: *const c_void, _: u32) {}
+extern "C" fn wait_for_pair(_: *const c_void, _: u32) {
+    PAIR.wait();
+}
+extern "C" fn report(_: *const c_void, fault: u32, detail: u32) {
+    panic!("fault {fault} {detail}");
+}
+
+/// A compiled model with its memory.
+struct Machine {
+    code: ExecutableCode,
+    header: Vec<u8>,
+    weights: Vec<u8>,
+    arena: Vec<u8>,
+    hidden: Vec<f32>,
+    /// Per layer.
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+    level: &'static str,
+    threads: u32,
+}
+
+const PLANE: usize = KV * CONTEXT * HEAD_WIDTH;
+
+/// One row: token, position, slot.
+type Row = (u32, u32, u32);
+
+impl Machine {
+    fn new(graph: &Graph, level: IsaLevel, threads: u32) -> Machine {
+        let verified = weir_ir::verify::verify(graph, Stage::Fixed).unwrap();
+        let image = generate(verified, &options()).unwrap().image;
+        let mut weights = vec![0; image.weights.bytes as usize];
+        for piece in &image.weights.pieces {
+            let begin = piece.offset as usize;
+            (piece.fill)(&mut weights[begin..begin + piece.bytes as usize]);
+        }
+        let poison = vec![f32::from_bits(POISON); 2 * PLANE];
+        let mut machine = Machine {
+            code: ExecutableCode::new(&image.code).unwrap(),
+            header: image.tables,
+            weights,
+            arena: Vec::new(),
+            hidden: vec![f32::from_bits(POISON); 16 * WIDTH],
+            keys: vec![poison.clone(); LAYERS],
+            values: vec![poison; LAYERS],
+            level: level.name(),
+            threads,
+        };
+        let arena = machine.word(offset_of!(ModelHeader, arena_bytes)) as usize;
+        machine.arena = vec![0xff; arena + 64];
+        machine
+    }
+
+    fn word(&self, offset: usize) -> u64 {
+        u64::from_le_bytes(self.header[offset..offset + 8].try_into().unwrap())
+    }
+
+    fn half(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.header[offset..offset + 4].try_into().unwrap())
+    }
+
+    /// Weight offsets from an index on.
+    fn offsets(&self, first: u32) -> Vec<u64> {
+        let table = self.word(offset_of!(ModelHeader, weight_offsets)) as usize;
+        let count = self.word(offset_of!(ModelHeader, weight_offsets) + 8) as usize;
+        (first as usize..count).map(|index| self.word(table + 8 * index)).collect()
+    }
+
+    fn layer_weights(&self, layer: usize) -> Vec<u64> {
+        let table = self.word(offset_of!(ModelHeader, layers)) as usize;
+        let entry = table + layer * size_of::<LayerEntry>();
+        self.offsets(self.half(entry + offset_of!(LayerEntry, weights)))
+    }
+
+    fn context(&mut self) -> StepContext {
+        let arena = self.arena.as_mut_ptr();
+        StepContext {
+            weights: self.weights.as_ptr(),
+            arena: arena.wrapping_add(arena.align_offset(64)),
+            hidden: self.hidden.as_mut_ptr(),
+            tokens: null(),
+            positions: null(),
+            rotary_rows: null(),
+            segment_weights: null(),
+            layer: null(),
+            prompt: null(),
+            head_rows: null(),
+            logits: std::ptr::null_mut(),
+            barrier: if self.threads == 1 { wait_alone } else { wait_for_pair },
+            fault: report,
+            team: null(),
+            rows: 0,
+            head_row_count: 0,
+        }
+    }
+
+    fn call(&self, segment: &str, context: &StepContext) {
+        let address = std::ptr::from_ref(context) as u64;
+        let enter = |thread: u32| {
+            self.code.call_kernel(
+                segment,
+                &mut [
+                    Argument::Count(address),
+                    Argument::Count(thread.into()),
+                    Argument::Count(self.threads.into()),
+                ],
+            );
+        };
+        std::thread::scope(|scope| {
+            for thread in 1..self.threads {
+                scope.spawn(move || enter(thread));
+            }
+            enter(0);
+        });
+    }
+
+    fn layer_call(&mut self, layer: usize, spans: &[RowSpans]) -> LayerCall {
+        let row = (HEAD_WIDTH * 4) as u64;
+        LayerCall {
+            keys: self.keys[layer].as_mut_ptr().cast(),
+            values: self.values[layer].as_mut_ptr().cast(),
+            key_slot_stride: PLANE as u64 * 4,
+            key_head_stride: CONTEXT as u64 * row,
+            value_slot_stride: PLANE as u64 * 4,
+            value_head_stride: CONTEXT as u64 * row,
+            spans: spans.as_ptr(),
+            observed_queries: std::ptr::null_mut(),
+            observed_lse: std::ptr::null_mut(),
+            observed_from: 0,
+            reserved: 0,
+        }
+    }
+
+    /// One step; logits of all rows.
+    fn step(&mut self, rows: &[Row]) -> Vec<Vec<f32>> {
+        let tokens: Vec<u32> = rows.iter().map(|row| row.0).collect();
+        let positions: Vec<u32> = rows.iter().map(|row| row.1).collect();
+        let spans: Vec<RowSpans> = rows
+            .iter()
+            .map(|(_, position, slot)| {
+                let mut span =
+                    RowSpans { write_slot: *slot, write_row: *position, ..Default::default() };
+                // Two ranges, so that their joint is tested.
+                let first = (*position).min(3);
+                span.ranges[0] = CacheRange { slot: *slot, first: 0, rows: first };
+                span.ranges[1] = CacheRange { slot: *slot, first, rows: position + 1 - first };
+                span.range_count = 2;
+                span
+            })
+            .collect();
+        let count = rows.len() as u32;
+        let base = StepContext {
+            tokens: tokens.as_ptr(),
+            positions: positions.as_ptr(),
+            rotary_rows: positions.as_ptr(),
+            rows: count,
+            ..self.context()
+        };
+        let embed = self.offsets(self.half(offset_of!(ModelHeader, embed_weights)));
+        let level = self.level;
+        let name = |segment: &str| format!("{segment}-{level}");
+        self.call(&name("embed"), &StepContext { segment_weights: embed.as_ptr(), ..base });
+        for layer in 0..LAYERS {
+            let weights = self.layer_weights(layer);
+            let call = self.layer_call(layer, &spans);
+            let context = StepContext { segment_weights: weights.as_ptr(), layer: &call, ..base };
+            self.call(&name("layer-0"), &context);
+        }
+        let head = self.offsets(self.half(offset_of!(ModelHeader, head_weights)));
+        let wanted: Vec<u32> = (0..count).collect();
+        let mut logits = vec![7.0f32; rows.len() * VOCABULARY + 16];
+        let context = StepContext {
+            segment_weights: head.as_ptr(),
+            head_rows: wanted.as_ptr(),
+            logits: logits.as_mut_ptr(),
+            head_row_count: count,
+            ..base
+        };
+        self.call(&name("head"), &context);
+        assert!(logits[rows.len() * VOCABULARY..].iter().all(|value| *value == 7.0));
+        logits.chunks(VOCABULARY).take(rows.len()).map(<[f32]>::to_vec).collect()
+    }
+}
+
+fn levels() -> Vec<IsaLevel> {
+    let mut levels = vec![IsaLevel::Portable, IsaLevel::Avx2];
+    if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
+        levels.push(IsaLevel::Avx512);
+    }
+    levels
+}
+
+const IDS: [u32; 12] = [3, 17, 36, 0, 5, 5, 21, 9, 30, 12, 1, 8];
+
+#[test]
+fn segments_agree_with_the_interpreter() {
+    for softcap in [0.0, 2.0] {
+        let graph = model(softcap, &full());
+        let mut session = Session::new(&graph).unwrap();
+        let ids: Vec<i64> = IDS.iter().map(|id| i64::from(*id)).collect();
+        let mut expected = session.prefill(&ids[..9]).unwrap();
+        expected.extend(ids[9..].iter().map(|id| session.step(*id).unwrap()));
+        for level in levels() {
+            let mut machine = Machine::new(&graph, level, 1);
+            let prompt: Vec<Row> = (0..9).map(|p| (IDS[p], p as u32, 1)).collect();
+            let mut got = machine.step(&prompt);
+            for position in 9..IDS.len() {
+                got.extend(machine.step(&[(IDS[position], position as u32, 1)]));
+            }
+            for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                for (x, y) in got.iter().zip(expected) {
+                    assert!((x - y).abs() <= 2e-5 + 2e-5 * y.abs(), "row {row}: {x} {y}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_threads_or_company() {
+    let _pair = PAIR_IN_USE.lock().unwrap();
+    let graph = model(0.0, &full());
+    for level in levels() {
+        let mut alone = Machine::new(&graph, level, 1);
+        let expected: Vec<Vec<f32>> = (0..IDS.len())
+            .flat_map(|position| alone.step(&[(IDS[position], position as u32, 0)]))
+            .collect();
+        for threads in [1, 2] {
+            let mut machine = Machine::new(&graph, level, threads);
+            // The sequence in tiles, a second one of other tokens among its rows.
+            for (begin, end) in [(0, 5), (5, 6), (6, 12)] {
+                let mut rows = Vec::new();
+                for position in begin..end {
+                    rows.push((IDS[position], position as u32, 1));
+                    rows.push((IDS[11 - position], position as u32, 0));
+                }
+                let got = machine.step(&rows);
+                for (index, row) in got.iter().step_by(2).enumerate() {
+                    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(row), bits(&expected[begin + index]), "row {}", begin + index);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_prompts_are_scored_and_compacted() {
+    let _pair = PAIR_IN_USE.lock().unwrap();
+    let layout = CacheRows {
+        policy: KvPolicy::Snapstream,
+        elastic: true,
+        sinks: 1,
+        selected: 3,
+        recent: 4,
+        observed: 3,
+        pool: 3,
+    };
+    let graph = model(1.5, &layout);
+    let mut session = Session::new(&graph).unwrap();
+    let ids: Vec<i64> = IDS.iter().map(|id| i64::from(*id)).collect();
+    session.prefill(&ids).unwrap();
+    for threads in [1, 2] {
+        let mut machine = Machine::new(&graph, IsaLevel::Portable, threads);
+        let rows: Vec<Row> = (0..IDS.len()).map(|p| (IDS[p], p as u32, 0)).collect();
+        machine.step(&rows);
+        // The first layer again, from its own embedding, with its last queries observed.
+        let tokens = IDS;
+        let positions: Vec<u32> = (0..12).collect();
+        let spans: Vec<RowSpans> = (0..12u32)
+            .map(|position| {
+                let mut span =
+                    RowSpans { write_row: position, range_count: 1, ..Default::default() };
+                span.ranges[0] = CacheRange { slot: 0, first: 0, rows: position + 1 };
+                span
+            })
+            .collect();
+        let base = StepContext {
+            tokens: tokens.as_ptr(),
+            positions: positions.as_ptr(),
+            rotary_rows: positions.as_ptr(),
+            rows: 12,
+            ..machine.context()
+        };
+        let embed = machine.offsets(machine.half(offset_of!(ModelHeader, embed_weights)));
+        machine.call("embed-portable", &StepContext { segment_weights: embed.as_ptr(), ..base });
+        let mut queries = vec![f32::from_bits(POISON); 3 * HEADS * HEAD_WIDTH];
+        let mut lse = vec![f32::from_bits(POISON); 3 * HEADS];
+        let call = LayerCall {
+            observed_queries: queries.as_mut_ptr(),
+            observed_lse: lse.as_mut_ptr(),
+            observed_from: 9,
+            ..machine.layer_call(0, &spans)
+        };
+        let weights = machine.layer_weights(0);
+        let context = StepContext { segment_weights: weights.as_ptr(), layer: &call, ..base };
+        machine.call("layer-0-portable", &context);
+        let poison = f32::from_bits(POISON);
+        let mut to_keys = vec![poison; KV * 8 * HEAD_WIDTH];
+        let mut to_values = to_keys.clone();
+        let mut scores = vec![poison; KV * 12];
+        let mut scratch = scores.clone();
+        let mut selected = vec![99u32; KV * 3];
+        let stride = (8 * HEAD_WIDTH * 4) as u64;
+        let prompt = PromptCall {
+            rows: 12,
+            sinks: 1,
+            selected: 3,
+            recent: 4,
+            observed: 3,
+            ring_base: 4,
+            ring_anchor: 4,
+            ring_rows: 4,
+            slot: 0,
+            reserved: 0,
+            keys: to_keys.as_mut_ptr().cast(),
+            values: to_values.as_mut_ptr().cast(),
+            key_slot_stride: KV as u64 * stride,
+            key_head_stride: stride,
+            value_slot_stride: KV as u64 * stride,
+            value_head_stride: stride,
+            scores: scores.as_mut_ptr(),
+            scratch: scratch.as_mut_ptr(),
+            selected_positions: selected.as_mut_ptr(),
+            positions_stride: 3,
+        };
+        let context = StepContext { prompt: &prompt, ..context };
+        machine.call("observe-0", &context);
+        machine.call("compact-0", &context);
+        let kept = session.caches()[0].kept().unwrap().clone();
+        for head in 0..KV {
+            let expected: Vec<u32> = kept.positions[head].iter().map(|p| *p as u32).collect();
+            assert_eq!(&selected[head * 3..head * 3 + 3], expected, "head {head}");
+            let mut places = vec![(0, 0)];
+            places.extend(expected.iter().enumerate().map(|(i, p)| (1 + i, *p as usize)));
+            places.extend((8..12).map(|p| (4 + (p - 4) % 4, p)));
+            for (to, from) in places {
+                let to = (head * 8 + to) * HEAD_WIDTH;
+                let from = (head * CONTEXT + from) * HEAD_WIDTH;
+                for (copied, dense) in
+                    [(&to_keys, &machine.keys[0]), (&to_values, &machine.values[0])]
+                {
+                    assert_eq!(copied[to..to + HEAD_WIDTH], dense[from..from + HEAD_WIDTH]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_graph_gives_the_same_bytes() {
+    let graph = model(0.0, &full());
+    let make = || {
+        let verified = weir_ir::verify::verify(&graph, Stage::Fixed).unwrap();
+        let image = generate(verified, &options()).unwrap().image;
+        (image.code, image.tables)
+    };
+    assert!(make() == make());
+}
+
+#[test]
+fn arithmetic_that_the_weights_do_not_have_is_refused() {
+    let graph = model(0.0, &full());
+    let verified = weir_ir::verify::verify(&graph, Stage::Fixed).unwrap();
+    let options = Options { compute: Some(Compute::Int8), ..options() };
+    assert!(matches!(generate(verified, &options), Err(CodegenError::Options(_))));
+}

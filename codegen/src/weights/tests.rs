@@ -1,0 +1,72 @@
+//! Packed weights against the interpreter's view of the same constants.
+
+use super::*;
+
+fn quantised(bits: u8, block: u32, signed: bool, zero: ZeroPoints) -> Constant {
+    let (rows, width) = (5, 96);
+    let blocks = width / block as usize;
+    let per_byte = 8 / usize::from(bits);
+    let codes: Vec<u8> = (0..rows * width / per_byte).map(|i| (i * 37 + i / 7) as u8).collect();
+    let scales: Vec<u8> =
+        (0..rows * blocks).flat_map(|i| (0.01 * (i as f32 - 3.0)).to_le_bytes()).collect();
+    let zeros: Vec<u8> = match zero {
+        ZeroPoints::Float => {
+            (0..rows * blocks).flat_map(|i| (i as f32 * 0.3).to_le_bytes()).collect()
+        }
+        _ => (0..rows * blocks).map(|i| (i * 29) as u8).collect(),
+    };
+    let format = QuantFormat { bits, block, scale: DType::F32, zero };
+    Constant {
+        name: "w".into(),
+        ty: TensorType { element: Element::Quant(format), shape: vec![rows.into(), width.into()] },
+        data: ConstData::Quantised(QuantData {
+            codes: codes.into(),
+            code_strides: [width, 1],
+            signed,
+            scales: scales.into(),
+            scale_strides: [blocks, 1],
+            zeros: (!matches!(zero, ZeroPoints::Fixed(_))).then(|| zeros.into()),
+            zero_strides: [blocks, 1],
+        }),
+    }
+}
+
+fn check(constant: Constant) {
+    let expected = constant.tensor().unwrap().f32s().unwrap();
+    let (layout, _) = product(&constant.ty, None).unwrap();
+    let mut graph = Graph::new();
+    let id = graph.constants.push(constant);
+    let mut region = WeightRegion::new(&graph);
+    let form = WeightForm::Packed(layout);
+    assert_eq!(region.place(id, form), region.place(id, form));
+    let image = region.finish();
+    assert_eq!(image.pieces.len(), 1);
+    let mut packed = vec![0; image.pieces[0].bytes as usize];
+    (image.pieces[0].fill)(&mut packed);
+    for channel in 0..layout.channels {
+        for k in 0..layout.reduction {
+            let (x, y) =
+                (layout.value(&packed, channel, k), expected[channel * layout.reduction + k]);
+            assert!((x - y).abs() <= 1e-6 * y.abs(), "{:?} {channel} {k}: {x} {y}", layout.format);
+        }
+    }
+}
+
+#[test]
+fn packed_elements_are_those_of_the_file() {
+    for bits in [4, 8] {
+        for block in [16, 32, 48, 12] {
+            for signed in [false, true] {
+                for zero in [ZeroPoints::Fixed(8), ZeroPoints::Codes, ZeroPoints::Float] {
+                    check(quantised(bits, block, signed, zero));
+                }
+            }
+        }
+    }
+    let parts = vec![quantised(4, 32, false, ZeroPoints::Codes); 2];
+    let mut ty = parts[0].ty.clone();
+    ty.shape[0] = 10usize.into();
+    check(Constant { name: "stack".into(), ty, data: ConstData::Stacked(parts) });
+    let values: Vec<f32> = (0..60).map(|i| i as f32).collect();
+    check(Constant::from_f32("dense", &[5, 12], &values));
+}
