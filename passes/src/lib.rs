@@ -45,8 +45,6 @@
 //! positions operand holds absolute positions; the set is the sequence's, chosen at admission, and
 //! `rotary_rows` adds `set * positions`.
 
-#![warn(missing_docs)]
-
 pub mod driver;
 pub mod error;
 pub mod fuse;

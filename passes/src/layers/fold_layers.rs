@@ -239,7 +239,7 @@ fn last_end(
         Op::Linear(linear) => linear.residual,
         _ => false,
     };
-    same.or_else(|| candidates().filter(is_sum).last()).or_else(|| candidates().next())
+    same.or_else(|| candidates().rfind(is_sum)).or_else(|| candidates().next())
 }
 
 /// A layer's nodes as a body, and the constants that its weight parameters stand for.

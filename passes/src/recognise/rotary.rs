@@ -89,12 +89,12 @@ fn turned_half(pattern: &Pattern<'_>, value: Value, width: usize) -> Option<(Val
     let (op, operands) = pattern.made(value)?;
     let axis = pattern.last_axis(value);
     match (op, operands) {
-        (Op::Concat(concat), [upper, lower]) if concat.axis == axis && width % 2 == 0 => {
+        (Op::Concat(concat), [upper, lower]) if concat.axis == axis && width.is_multiple_of(2) => {
             let upper = pattern.unary(*upper, UnaryOp::Neg)?;
             let x = part(pattern, upper, axis, width / 2, 1, width / 2)?;
             (part(pattern, *lower, axis, 0, 1, width / 2)? == x).then_some((x, false))
         }
-        (Op::Reshape(_), [stacked]) if width % 2 == 0 => {
+        (Op::Reshape(_), [stacked]) if width.is_multiple_of(2) => {
             let (Op::Concat(concat), [odd, even]) = pattern.made(*stacked)? else { return None };
             if concat.axis != axis + 1 || pattern.width(*stacked) != Some(2) {
                 return None;

@@ -31,7 +31,7 @@ fn kv_heads_of(leading: &[Axis], width: usize, row_width: usize, heads: usize) -
         [Factor::Columns { size, stride }, Factor::Repeat(_)] if *stride == width => *size,
         _ => return None,
     };
-    (known == kv_heads && kv_heads > 0 && heads % kv_heads == 0).then_some(kv_heads)
+    (known == kv_heads && kv_heads > 0 && heads.is_multiple_of(kv_heads)).then_some(kv_heads)
 }
 
 impl Former<'_> {

@@ -33,7 +33,7 @@ pub(super) fn slice(
     length: usize,
 ) -> Result<Option<Rows>, TypeError> {
     let Some((size, stride)) = stretch(&rows.axes[axis]) else { return Ok(None) };
-    if size == 1 || start + length > size || rows.width % (size * stride) != 0 {
+    if size == 1 || start + length > size || !rows.width.is_multiple_of(size * stride) {
         return Ok(None);
     }
     let outer = rows.width / (size * stride);

@@ -572,7 +572,9 @@ pub(super) fn text(error: weir_ir::ops::TypeError) -> String {
 /// Size of the last dimension, which must walk neighbouring columns.
 fn innermost(rows: &Rows) -> Result<usize, String> {
     match rows.axes.last().and_then(|axis| stretch(axis)) {
-        Some((width, stride)) if (stride == 1 || width == 1) && rows.width % width == 0 => {
+        Some((width, stride))
+            if (stride == 1 || width == 1) && rows.width.is_multiple_of(width) =>
+        {
             Ok(width)
         }
         _ => Err("the last dimension is not a run of columns".into()),
