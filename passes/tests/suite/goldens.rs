@@ -191,3 +191,28 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
     assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
     assert!(report.warnings[0].contains("1024"), "{:?}", report.warnings);
 }
+
+/// Trained models, where they are: the fixed graph computes what the imported one does.
+#[test]
+fn trained_models_keep_their_logits() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/models");
+    let folders = ["stories260K", "TinyStories-656K", "tales/onnx", "tales/onnx-genai-int4"];
+    for folder in folders {
+        let path = root.join(folder);
+        if !path.exists() {
+            println!("skipped: {} is absent", path.display());
+            continue;
+        }
+        let imported = import(&path, &ImportOptions::default()).unwrap();
+        let graph = fixed(&path, "snapstream").unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let run = |graph: &Graph| {
+            let mut session = Session::new(graph).unwrap();
+            let mut logits = session.prefill(&[1, 40, 7]).unwrap().concat();
+            logits.extend(session.step(99).unwrap());
+            logits
+        };
+        let worst = distance(&run(&graph), &run(&imported.graph));
+        println!("{folder}: {worst:.1e}");
+        assert!(worst <= TOLERANCE, "{folder}: {worst:e}");
+    }
+}
