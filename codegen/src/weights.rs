@@ -108,6 +108,9 @@ fn quantised(format: QuantFormat) -> WeightFormat {
     if format.bits == 4 { WeightFormat::Int4(blocks) } else { WeightFormat::Int8(blocks) }
 }
 
+/// Writes a piece's bytes.
+type Fill<'a> = Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>;
+
 /// Collects pieces and gives them their offsets.
 pub struct WeightRegion<'a> {
     graph: &'a Graph,
@@ -134,7 +137,7 @@ impl<'a> WeightRegion<'a> {
             }
         } as u64;
         let offset = self.image.bytes.next_multiple_of(PAGE);
-        let fill: Box<dyn Fn(&mut [u8]) + Send + Sync + 'a> = match form {
+        let fill: Fill<'a> = match form {
             WeightForm::Packed(layout) if layout.format.blocks().is_some() => {
                 Box::new(move |out| pack_quantised(&layout, &CodeRows { data, layout }, out))
             }

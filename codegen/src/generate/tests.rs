@@ -225,8 +225,13 @@ type Row = (u32, u32, u32);
 
 impl Machine {
     fn new(graph: &Graph, level: IsaLevel, threads: u32) -> Machine {
+        Machine::with(graph, level, threads, None)
+    }
+
+    fn with(graph: &Graph, level: IsaLevel, threads: u32, compute: Option<Compute>) -> Machine {
         let verified = weir_ir::verify::verify(graph, Stage::Fixed).unwrap();
-        let image = generate(verified, &options()).unwrap().image;
+        let options = Options { compute, ..options() };
+        let image = generate(verified, &options).unwrap().image;
         let mut weights = vec![0; image.weights.bytes as usize];
         for piece in &image.weights.pieces {
             let begin = piece.offset as usize;
@@ -402,8 +407,8 @@ fn segments_agree_with_the_interpreter() {
             let mut machine = Machine::new(&graph, level, 1);
             let prompt: Vec<Row> = (0..9).map(|p| (IDS[p], p as u32, 1)).collect();
             let mut got = machine.step(&prompt);
-            for position in 9..IDS.len() {
-                got.extend(machine.step(&[(IDS[position], position as u32, 1)]));
+            for (position, id) in IDS.iter().enumerate().skip(9) {
+                got.extend(machine.step(&[(*id, position as u32, 1)]));
             }
             for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 for (x, y) in got.iter().zip(expected) {
@@ -438,6 +443,24 @@ fn results_do_not_depend_on_threads_or_company() {
                     assert_eq!(bits(row), bits(&expected[begin + index]), "row {}", begin + index);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn bf16_stays_near_and_does_not_depend_on_threads() {
+    let _pair = PAIR_IN_USE.lock().unwrap();
+    let graph = model(0.0, &full());
+    let rows: Vec<Row> = (0..IDS.len()).map(|p| (IDS[p], p as u32, 1)).collect();
+    let exact = Machine::new(&graph, IsaLevel::Portable, 1).step(&rows);
+    for level in levels() {
+        let run = |threads| Machine::with(&graph, level, threads, Some(Compute::Bf16)).step(&rows);
+        let alone = run(1);
+        assert!(alone == run(2));
+        assert!(alone != exact);
+        for (x, y) in alone.iter().flatten().zip(exact.iter().flatten()) {
+            // 8 bits a factor, and a few layers of them.
+            assert!((x - y).abs() <= 0.2, "{x} {y}");
         }
     }
 }
