@@ -10,7 +10,10 @@ use weir_ir::entity::Entity;
 use weir_ir::graph::{BodyResult, CacheRows, InputRole};
 use weir_ir::interpret::Session;
 use weir_ir::ops;
-use weir_ir::{Body, CacheId, Constant, DType, Dim, LayerKind, Symbol, TensorType};
+use weir_ir::{
+    Body, CacheId, ConstData, Constant, DType, Dim, Element, LayerKind, QuantData, QuantFormat,
+    Symbol, TensorType, ZeroPoints,
+};
 
 use super::*;
 use crate::jit::{Argument, ExecutableCode};
@@ -461,6 +464,58 @@ fn bf16_stays_near_and_does_not_depend_on_threads() {
         for (x, y) in alone.iter().flatten().zip(exact.iter().flatten()) {
             // 8 bits a factor, and a few layers of them.
             assert!((x - y).abs() <= 0.2, "{x} {y}");
+        }
+    }
+}
+
+/// Replaces the gate's weights by int4 ones.
+fn quantise_gates(graph: &mut Graph) {
+    let blocks = WIDTH.div_ceil(16);
+    let format = QuantFormat { bits: 4, block: 16, scale: DType::F32, zero: ZeroPoints::Fixed(8) };
+    let shape = vec![INNER.into(), WIDTH.into()];
+    let ty = TensorType { element: Element::Quant(format), shape };
+    for layer in 1..=LAYERS {
+        let name = format!("w{}", 100 * layer + 8);
+        let codes: Vec<u8> = (0..INNER * WIDTH / 2).map(|i| (i * 41 + layer) as u8).collect();
+        let scales: Vec<u8> =
+            (0..INNER * blocks).flat_map(|i| (0.05 * noise(7, i)).to_le_bytes()).collect();
+        let data = ConstData::Quantised(QuantData {
+            codes: codes.into(),
+            code_strides: [WIDTH, 1],
+            signed: false,
+            scales: scales.into(),
+            scale_strides: [blocks, 1],
+            zeros: None,
+            zero_strides: [0, 0],
+        });
+        for (_, constant) in graph.constants.iter_mut() {
+            if constant.name == name {
+                *constant = Constant { name: name.clone(), ty: ty.clone(), data: data.clone() };
+            }
+        }
+    }
+    for (_, kind) in graph.kinds.iter_mut() {
+        let gate = kind.body.params[2 + 8].value;
+        kind.body.values[gate].ty = ty.clone();
+    }
+}
+
+#[test]
+fn int8_stays_near_and_does_not_depend_on_threads() {
+    let _pair = PAIR_IN_USE.lock().unwrap();
+    let mut graph = model(0.0, &full());
+    quantise_gates(&mut graph);
+    let ids: Vec<i64> = IDS.iter().map(|id| i64::from(*id)).collect();
+    let exact = Session::new(&graph).unwrap().prefill(&ids).unwrap();
+    let rows: Vec<Row> = (0..IDS.len()).map(|p| (IDS[p], p as u32, 1)).collect();
+    for level in levels() {
+        let run = |threads, compute| Machine::with(&graph, level, threads, compute).step(&rows);
+        for (compute, bound) in [(Some(Compute::F32), 2e-5), (None, 0.05)] {
+            let alone = run(1, compute);
+            assert!(alone == run(2, compute));
+            for (x, y) in alone.iter().flatten().zip(exact.iter().flatten()) {
+                assert!((x - y).abs() <= bound * (1.0 + y.abs()), "{compute:?} {x} {y}");
+            }
         }
     }
 }
