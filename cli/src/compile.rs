@@ -8,7 +8,7 @@ use weir_codegen::container::{write_executable, write_library, write_object};
 
 use crate::driver::{lower, print_times, with_image};
 use crate::failure::Failure;
-use crate::options::{ModelOptions, ReportOptions};
+use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Compile a model.
@@ -17,6 +17,10 @@ pub struct Compile {
     /// The model and what it is made into.
     #[command(flatten)]
     pub model: ModelOptions,
+
+    /// Sequences that can be served at once
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub slots: u32,
 
     /// File to write ("-" for standard output with --emit ir, clif or asm)
     #[arg(long, short, value_name = "OUT", required_unless_present = "stop_after")]
@@ -52,7 +56,8 @@ impl Compile {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         let progress = Progress::new(self.report.quiet);
-        let mut lowered = lower(&self.model, &self.report, &progress)?;
+        let model = ModelOptions { slots: self.slots, ..self.model.clone() };
+        let mut lowered = lower(&model, &self.report, &progress)?;
         let Some(output) = self.output.as_deref().filter(|_| lowered.is_complete()) else {
             print_times(&lowered, &self.report);
             return Ok(());
@@ -63,7 +68,7 @@ impl Compile {
             return Ok(());
         }
         let listing = matches!(self.emit, Emit::Clif | Emit::Asm);
-        with_image(&mut lowered, &self.model, &progress, listing, |image, report| {
+        with_image(&mut lowered, &model, &progress, listing, |image, report| {
             let work = progress.start_bytes("writing", image.weights.bytes);
             let mut progress = |done, _| work.at(done);
             match self.emit {
@@ -72,8 +77,8 @@ impl Compile {
                 Emit::Lib => {
                     write_library(image, output, &output.with_extension("h"), &mut progress)?;
                 }
-                Emit::Clif => write_text(output, &report.clif)?,
-                Emit::Asm => write_text(output, &weir_codegen::emit::disassemble_all(&image.code))?,
+                Emit::Clif => write_text(output, report.clif.as_deref().unwrap_or_default())?,
+                Emit::Asm => write_text(output, report.assembly.as_deref().unwrap_or_default())?,
                 Emit::Ir => {}
             }
             Ok(())

@@ -151,10 +151,12 @@ pub fn with_image<T>(
     let codegen = weir_codegen::Options {
         compute,
         max_rows: options.step_rows,
+        // A head call serves all slots; a few more rows cost little and speed up `logits`.
+        max_head_rows: options.slots.max(16).min(options.step_rows),
         slots: options.slots,
         context: lowered.context,
         tokenizer: &tokenizer,
-        chat_template: lowered.text.chat_template.as_deref().unwrap_or_default(),
+        chat_template: lowered.text.chat_template.as_deref().unwrap_or_default().as_bytes(),
         facts: &facts,
         listing,
     };
@@ -176,7 +178,8 @@ pub fn load(
     let mut lowered = lower(options, report, progress)?;
     let model = with_image(&mut lowered, options, progress, false, |image, _| {
         let work = progress.start_bytes("packing", image.weights.bytes);
-        let memory = ModelInMemory::load(image, &mut |done, _| work.at(done))?;
+        let mut progress = |done, _| work.at(done);
+        let memory = ModelInMemory::load(image, &mut progress)?;
         Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
     })?;
     print_times(&lowered, report);
@@ -285,6 +288,10 @@ impl Observer for Watcher<'_> {
             }
             self.last = text;
         }
-        if self.report.stop_after.as_deref() == Some(pass.name) { Flow::Stop } else { Flow::Continue }
+        if self.report.stop_after.as_deref() == Some(pass.name) {
+            Flow::Stop
+        } else {
+            Flow::Continue
+        }
     }
 }

@@ -5,7 +5,7 @@ use weir_runtime::command;
 
 use crate::driver::load;
 use crate::failure::Failure;
-use crate::options::{ModelOptions, ReportOptions};
+use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Compile a model in memory and run it.
@@ -43,7 +43,16 @@ impl Execute {
     pub fn run(&self) -> Result<(), Failure> {
         weir_runtime::machine::check_processor()?;
         let progress = Progress::new(self.report.quiet);
-        let compiled = load(&self.model, &self.report, &progress)?;
+        let slots = match &self.command {
+            None => self.generate.runtime.slots,
+            Some(Other::Generate(generate)) => generate.runtime.slots,
+            Some(Other::Chat(chat)) => chat.runtime.slots,
+            Some(Other::Info(info)) => info.runtime.slots,
+            Some(Other::Logits(logits)) => logits.runtime.slots,
+        };
+        let slots = slots.unwrap_or(DEFAULT_SLOTS);
+        let compiled =
+            load(&ModelOptions { slots, ..self.model.clone() }, &self.report, &progress)?;
         let model = weir_runtime::Model::new(compiled)?;
         match &self.command {
             None => self.generate.run(&model)?,

@@ -7,7 +7,7 @@ use weir_runtime::{CompiledModel, command};
 
 use crate::driver::{explanation, load, lower};
 use crate::failure::Failure;
-use crate::options::{ModelOptions, ReportOptions};
+use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Say what a model or a compiled file is.
@@ -45,7 +45,9 @@ impl Inspect {
                 println!("  {line}");
             }
         }
-        let compiled = load(&self.model, &report, &progress)?;
+        let slots = self.info.runtime.slots.unwrap_or(DEFAULT_SLOTS);
+        let options = ModelOptions { slots, ..self.model.clone() };
+        let compiled = load(&options, &report, &progress)?;
         Ok(self.info.run(&weir_runtime::Model::new(compiled)?)?)
     }
 }

@@ -19,7 +19,7 @@ pub use driver::{Lowered, load, lower};
 pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
-pub use options::{ComputeOption, ModelOptions, ReportOptions};
+pub use options::{ComputeOption, DEFAULT_SLOTS, ModelOptions, ReportOptions};
 
 /// Compiles a language model into one static executable
 #[derive(Debug, Parser)]
@@ -56,11 +56,8 @@ pub fn run(line: CommandLine) -> ExitCode {
 }
 
 /// Compiles a model into an executable without a word.
-pub fn compile_executable(
-    options: &ModelOptions,
-    output: &std::path::Path,
-) -> Result<(), Failure> {
+pub fn compile_executable(options: &ModelOptions, output: &std::path::Path) -> Result<(), Failure> {
     let report = ReportOptions { quiet: true, ..ReportOptions::default() };
-    let output = output.to_path_buf();
-    Compile { model: options.clone(), output: Some(output), emit: Emit::Exe, report }.run()
+    let (model, slots) = (options.clone(), options.slots);
+    Compile { model, slots, output: Some(output.to_path_buf()), emit: Emit::Exe, report }.run()
 }

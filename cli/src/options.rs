@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+/// Slots unless the user says otherwise.
+pub const DEFAULT_SLOTS: u32 = 8;
+
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]
 pub struct ModelOptions {
     /// A .onnx file, or the directory that a model was exported to
     pub model: PathBuf,
 
-    /// Sequences that can be served at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Sequences that can be served at once; each command has its own option for it
+    #[arg(skip = DEFAULT_SLOTS)]
     pub slots: u32,
 
     /// Rows that a sequence may have, prompt and answer together [default: the model's limit]
