@@ -20,6 +20,7 @@ pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
 pub use options::{ComputeOption, DEFAULT_SLOTS, ModelOptions, ReportOptions};
+pub use progress::{Progress, Work};
 
 /// Compiles a language model into one static executable
 #[derive(Debug, Parser)]

@@ -19,7 +19,8 @@ pub fn shared() -> Option<PathBuf> {
 /// that the repository does not have. Sorted by name.
 pub fn fixtures() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    let places = [Some(root().join("tests/fixtures/onnx")), shared().map(|s| s.join("fixtures/onnx"))];
+    let places =
+        [Some(root().join("tests/fixtures/onnx")), shared().map(|s| s.join("fixtures/onnx"))];
     for place in places.into_iter().flatten() {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
         for path in entries.flatten().map(|entry| entry.path()) {

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 use safetensors::SafeTensors;
+use weir_ir::Graph;
+use weir_ir::interpret::Session;
+use weir_runtime::command::Program;
 
 use crate::golden::{self, Rows};
 
@@ -129,4 +133,81 @@ pub fn read_logits(file: &Path) -> Result<Logits> {
 pub fn list(ids: &[u32]) -> String {
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     ids.join(",")
+}
+
+/// The same code in this process, without a file.
+pub struct Jit {
+    options: weir::ModelOptions,
+    folder: tempfile::TempDir,
+    arguments: Vec<String>,
+}
+
+impl Jit {
+    /// Prepares a model.
+    pub fn compile(model: &Path, setup: &Setup) -> Result<Jit> {
+        let folder = tempfile::tempdir()?;
+        Ok(Jit { options: setup.options(model), folder, arguments: Vec::new() })
+    }
+
+    /// Options that every command gets.
+    pub fn with(mut self, options: &[&str]) -> Jit {
+        self.arguments = options.iter().map(|option| (*option).to_owned()).collect();
+        self
+    }
+}
+
+impl System for Jit {
+    fn name(&self) -> &'static str {
+        "JIT"
+    }
+
+    fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits> {
+        let report = weir::ReportOptions { quiet: true, ..Default::default() };
+        let model = weir::load(&self.options, &report, &weir::Progress::new(true))?;
+        let file = self.folder.path().join("logits.safetensors");
+        let file_name = file.to_string_lossy().into_owned();
+        let (prompt, forced) = (list(prompt), list(forced));
+        let mut arguments =
+            vec!["jit", "logits", "--ids", &prompt, "--force", &forced, "-o", &file_name];
+        arguments.extend(self.arguments.iter().map(String::as_str));
+        let program = Program::try_parse_from(arguments)?;
+        program.command.run(model)?;
+        read_logits(&file)
+    }
+}
+
+/// The scalar references of the ops, over the graph at stage `Fixed`.
+pub struct Oracle {
+    graph: Graph,
+}
+
+impl Oracle {
+    /// Imports a model and runs the passes.
+    pub fn lower(model: &Path, setup: &Setup) -> Result<Oracle> {
+        let report = weir::ReportOptions { quiet: true, ..Default::default() };
+        let lowered = weir::lower(&setup.options(model), &report, &weir::Progress::new(true))?;
+        Ok(Oracle { graph: lowered.graph })
+    }
+}
+
+impl System for Oracle {
+    fn name(&self) -> &'static str {
+        "interpreter"
+    }
+
+    fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits> {
+        let mut session = Session::new(&self.graph)?;
+        session.set_longest(prompt.len() + forced.len().saturating_sub(1));
+        let ids: Vec<i64> = prompt.iter().map(|id| i64::from(*id)).collect();
+        let prefill = session.prefill(&ids)?;
+        let width = prefill.first().map_or(0, Vec::len);
+        let mut steps = prefill.last().cloned().unwrap_or_default();
+        for id in &forced[..forced.len().saturating_sub(1)] {
+            steps.extend(session.step(i64::from(*id))?);
+        }
+        Ok(Logits {
+            prefill: Rows { width, values: prefill.concat() },
+            steps: Rows { width, values: steps },
+        })
+    }
 }

@@ -1,2 +1,28 @@
-//! Suites over whole models.
-fn main() {}
+//! Suites over whole models, a named test per model and question: `cargo test -p weir-tests NAME`.
+
+mod artefact;
+mod company;
+mod golden;
+mod policies;
+mod trained;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test from a check that says what is wrong.
+fn trial(name: String, check: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
+    Trial::test(name, move || check().map_err(|error| Failed::from(format!("{error:#}"))))
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    if weir_tests::places::shared().is_none() {
+        println!("no folder `shared` beside the checkout: larger fixtures and models are skipped");
+    }
+    let mut trials = Vec::new();
+    trials.extend(golden::trials());
+    trials.extend(trained::trials());
+    trials.extend(policies::trials());
+    trials.extend(company::trials());
+    trials.extend(artefact::trials());
+    libtest_mimic::run(&arguments, trials).exit();
+}

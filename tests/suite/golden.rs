@@ -1,0 +1,135 @@
+//! Every dense fixture against an independent system: the interpreter, the JIT and the static binary
+//! in float32 arithmetic, and the arithmetic that the weights' format gets by default.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use libtest_mimic::Trial;
+use weir_tests::compare::{FLOAT, close, distance, same_greedy};
+use weir_tests::golden::{Case, read};
+use weir_tests::places::{fixtures, name};
+use weir_tests::systems::{Binary, Jit, Logits, Oracle, Setup, System, list};
+
+use crate::trial;
+
+/// Long enough for the prompts of 200 tokens and what follows them.
+const CONTEXT: u32 = 320;
+
+/// Families that this compiler must refuse: routed experts, latent attention.
+const REFUSED: [&str; 3] = ["mixtral", "deepseek-v3", "gpt-oss"];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for folder in fixtures() {
+        let fixture = name(&folder);
+        if REFUSED.iter().any(|family| fixture.starts_with(family)) {
+            trials.push(trial(format!("golden/{fixture}/refused"), move || refused(&folder)));
+            continue;
+        }
+        let checks: [(&str, fn(&Path) -> Result<()>); 2] =
+            [("float32", float32), ("own_arithmetic", own_arithmetic)];
+        for (check_name, check) in checks {
+            let folder: PathBuf = folder.clone();
+            trials.push(trial(format!("golden/{fixture}/{check_name}"), move || check(&folder)));
+        }
+    }
+    trials
+}
+
+fn judge(system: &str, case: &Case, ours: &Logits, tolerance: f32) -> Result<()> {
+    let prefill = ours.prefill.tail(case.prefill.count());
+    close(&format!("{system}, {} prompt", case.name), &prefill, &case.prefill, tolerance)?;
+    close(&format!("{system}, {} steps", case.name), &ours.steps, &case.steps, tolerance)
+}
+
+/// The three systems agree with the reference, and the two that run machine code bit for bit.
+fn float32(folder: &Path) -> Result<()> {
+    let setup = Setup::exact(CONTEXT);
+    let mut binary = Binary::compile(folder, &setup)?;
+    let mut jit = Jit::compile(folder, &setup)?;
+    let mut oracle = Oracle::lower(folder, &setup)?;
+    for case in read(folder)? {
+        let from_binary = binary.logits(&case.prompt, &case.forced)?;
+        judge(binary.name(), &case, &from_binary, FLOAT)?;
+        let from_jit = jit.logits(&case.prompt, &case.forced)?;
+        if from_jit != from_binary {
+            bail!("{}: JIT and binary differ", case.name);
+        }
+        // The scalar references take a second for the long prompt; the short one shows all ops.
+        if case.name == "short" {
+            let from_oracle = oracle.logits(&case.prompt, &case.forced)?;
+            judge(oracle.name(), &case, &from_oracle, FLOAT)?;
+        }
+        greedy(&binary, &case)?;
+    }
+    Ok(())
+}
+
+fn greedy(binary: &Binary, case: &Case) -> Result<()> {
+    let count = case.forced.len().to_string();
+    let prompt = list(&case.prompt);
+    let arguments =
+        ["generate", "--ids", &prompt, "--max-tokens", &count, "--json", "--ignore-eos"];
+    let greedy = ["--temperature", "0"];
+    let output = binary.run(&[&arguments[..], &greedy[..]].concat())?;
+    let answer: serde_json::Value = serde_json::from_str(output.trim())?;
+    let ids = answer["ids"].as_array().context("no ids in the answer")?;
+    let ids: Vec<u32> = ids.iter().filter_map(|id| Some(id.as_u64()? as u32)).collect();
+    same_greedy(&ids, &case.forced, &case.steps, FLOAT)
+}
+
+/// The arithmetic of each weight format stays within the bound of `docs/numerics.md`.
+fn own_arithmetic(folder: &Path) -> Result<()> {
+    let setup = Setup { compute: None, ..Setup::exact(CONTEXT) };
+    let mut jit = Jit::compile(folder, &setup)?;
+    let fixture = name(folder);
+    let relative = bound(&fixture);
+    for case in read(folder)? {
+        let ours = jit.logits(&case.prompt, &case.forced)?;
+        let Some(relative) = relative else {
+            judge(jit.name(), &case, &ours, FLOAT)?;
+            continue;
+        };
+        let found = distance(&ours.steps, &case.steps)?;
+        let allowed = relative * found.reference;
+        if found.root_mean_square > allowed || found.largest > 6.0 * allowed {
+            bail!(
+                "{}: root mean square {:.3}, largest {:.3}; allowed {allowed:.3} and {:.3}",
+                case.name,
+                found.root_mean_square,
+                found.largest,
+                6.0 * allowed
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Root mean square error of the logits in parts of theirs; `None` where the default is float32.
+/// Derived in `docs/numerics.md` for two layers.
+fn bound(fixture: &str) -> Option<f32> {
+    if fixture.contains("int4") || fixture.contains("int8") {
+        Some(0.05)
+    } else if fixture.contains("bf16") {
+        Some(0.01)
+    } else {
+        None
+    }
+}
+
+/// A model that needs what is not there is refused with all of it, and nothing is written.
+fn refused(folder: &Path) -> Result<()> {
+    let output = tempfile::tempdir()?;
+    let file = output.path().join("model");
+    let options = Setup::exact(CONTEXT).options(folder);
+    let Err(failure) = weir::compile_executable(&options, &file) else {
+        bail!("it compiled");
+    };
+    if failure.code != 1 || !failure.message.contains("not supported") {
+        bail!("exit code {}: {failure}", failure.code);
+    }
+    if std::fs::read_dir(output.path())?.next().is_some() {
+        bail!("something was written");
+    }
+    Ok(())
+}
