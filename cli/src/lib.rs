@@ -33,11 +33,11 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Compile a model into an executable, a library or a text form
-    Compile(Compile),
+    Compile(Box<Compile>),
     /// Compile a model in memory and run it; no file is written
-    Run(Execute),
+    Run(Box<Execute>),
     /// Say what a model or a compiled file is, and what each pass did
-    Inspect(Inspect),
+    Inspect(Box<Inspect>),
 }
 
 /// Runs a command line.
