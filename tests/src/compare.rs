@@ -46,8 +46,9 @@ pub fn close(what: &str, ours: &Rows, theirs: &Rows, tolerance: f32) -> Result<(
     check_shape(ours, theirs)?;
     for (index, (x, y)) in ours.values.iter().zip(&theirs.values).enumerate() {
         let allowed = tolerance + tolerance * y.abs();
-        // A NaN fails too.
-        if !((x - y).abs() <= allowed) {
+        // A NaN is not within anything.
+        let within = (x - y).abs() <= allowed;
+        if !within {
             let (row, column) = (index / ours.width, index % ours.width);
             let all = distance(ours, theirs).map(|d| d.largest).unwrap_or(f32::NAN);
             bail!(
