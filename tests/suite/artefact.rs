@@ -11,8 +11,11 @@ use weir_tests::systems::{Binary, Setup};
 
 use crate::trial;
 
+/// A check with its name.
+type Check = (&'static str, fn() -> Result<()>);
+
 pub fn trials() -> Vec<Trial> {
-    let checks: [(&str, fn() -> Result<()>); 5] = [
+    let checks: [Check; 5] = [
         ("same_bytes_twice", same_bytes),
         ("damage_is_named", damage),
         ("runs_in_an_empty_root", empty_root),
