@@ -33,6 +33,19 @@ pub struct PositionTable {
     pub switch: u32,
 }
 
+/// The rows of a positional value, one a position.
+struct TableRows {
+    row_axis: Option<usize>,
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl TableRows {
+    fn row(&self, position: usize) -> &[f32] {
+        &self.values[position * self.width..(position + 1) * self.width]
+    }
+}
+
 /// Rows and columns `(past, new)` at which a mask is compared element by element.
 const PROBES: [(usize, usize); 4] = [(0, 1), (0, 5), (3, 4), (7, 1)];
 
@@ -203,46 +216,106 @@ impl<'g> Positional<'g> {
             .collect())
     }
 
+    /// The greatest length of a sequence whose rows are not those of `long`, which has as many
+    /// rows as the context; 0 if there is none.
+    ///
+    /// Some exporters spell the switch of rotary factors as a choice by the greatest position of
+    /// a call. The row of a position then is one thing while the sequence ends there and another
+    /// in a longer one: it is found by evaluation, as everything that depends on positions.
+    fn find_switch(&self, value: Value, long: &TableRows) -> Result<usize, String> {
+        let alike = |length: usize, rows: &TableRows| -> Result<bool, String> {
+            let tensor = self.at(value, length - 1, 1).map_err(|error| error.to_string())?;
+            let last = tensor.f32s().map_err(|error| error.to_string())?;
+            let row = rows.row(length - 1);
+            let same = |(x, y): (&f32, &f32)| x.to_bits() == y.to_bits();
+            Ok(last.len() == row.len() && last.iter().zip(row).all(same))
+        };
+        let powers = (0..usize::BITS - 1).map(|bit| 1usize << bit);
+        let lengths: Vec<usize> = powers.take_while(|length| *length < self.context).collect();
+        // All factors agree on the first positions, or nearly, so the longest that differs counts.
+        let mut short = 0;
+        for length in &lengths {
+            if !alike(*length, long)? {
+                short = *length;
+            }
+        }
+        if short == 0 {
+            return Ok(0);
+        }
+        let mut above = (short * 2).min(self.context);
+        while above - short > 1 {
+            let middle = short + (above - short) / 2;
+            if alike(middle, long)? {
+                above = middle;
+            } else {
+                short = middle;
+            }
+        }
+        let rows = self.table_rows(value, long.row_axis, short)?;
+        for length in lengths.into_iter().filter(|length| *length < short) {
+            if !alike(length, &rows)? {
+                return Err(format!(
+                    "they depend on the length of the sequence in more than one step: {length}, \
+                     {short} and {} positions differ",
+                    self.context
+                ));
+            }
+        }
+        Ok(short)
+    }
+
+    /// The rows of a positional value in a call with a whole sequence of this length.
+    fn table_rows(
+        &self,
+        value: Value,
+        row_axis: Option<usize>,
+        length: usize,
+    ) -> Result<TableRows, String> {
+        let tensor = self.at_length(value, 0, length, length).map_err(|error| {
+            if let EvalFault::OutOfRange { size, .. } = error.fault {
+                let end = self.table_end.get().map_or(size, |end| end.min(size));
+                self.table_end.set(Some(end));
+            }
+            error.to_string()
+        })?;
+        let values = tensor.f32s().map_err(|error| error.to_string())?;
+        let sizes = tensor.sizes();
+        let inner: usize = row_axis.map_or(values.len(), |axis| sizes[axis + 1..].iter().product());
+        let outer: usize = row_axis.map_or(1, |axis| sizes[..axis].iter().product());
+        let mut rows = Vec::with_capacity(length * outer * inner);
+        for position in 0..length {
+            for block in 0..outer {
+                let start = match row_axis {
+                    Some(_) => (block * length + position) * inner,
+                    None => 0,
+                };
+                rows.extend_from_slice(&values[start..start + inner]);
+            }
+        }
+        Ok(TableRows { row_axis, width: outer * inner, values: rows })
+    }
+
     /// A positional f32 value as a table over all positions of the context. `row_axis` is its
     /// dimension of size `sequence`; `None` if it does not depend on the position.
     pub fn table(&self, value: Value, row_axis: Option<usize>) -> Result<PositionTable, String> {
-        let switch = self.switches.get(&value).copied().unwrap_or(0);
         let context = self.context;
+        let long = self.table_rows(value, row_axis, context)?;
+        let switch = match self.switches.get(&value) {
+            Some(limit) => *limit as usize,
+            None => self.find_switch(value, &long)?,
+        };
+        let width = long.width;
         // With a switch below the context there are two sets: one for sequences that stay short,
         // one for those that grow long, each for all positions that such a sequence may have.
-        let two = switch > 0 && (switch as usize) < context;
-        let lengths: &[usize] = if two { &[switch as usize, context] } else { &[context] };
-        let mut rows = Vec::new();
-        let mut width = 0;
-        for length in lengths {
-            let tensor = self.at_length(value, 0, *length, *length).map_err(|error| {
-                if let EvalFault::OutOfRange { size, .. } = error.fault {
-                    let end = self.table_end.get().map_or(size, |end| end.min(size));
-                    self.table_end.set(Some(end));
-                }
-                error.to_string()
-            })?;
-            let values = tensor.f32s().map_err(|error| error.to_string())?;
-            let sizes = tensor.sizes();
-            let inner: usize =
-                row_axis.map_or(values.len(), |axis| sizes[axis + 1..].iter().product());
-            let outer: usize = row_axis.map_or(1, |axis| sizes[..axis].iter().product());
-            width = outer * inner;
-            let begin = rows.len();
-            for position in 0..*length {
-                for block in 0..outer {
-                    let start = match row_axis {
-                        Some(_) => (block * length + position) * inner,
-                        None => 0,
-                    };
-                    rows.extend_from_slice(&values[start..start + inner]);
-                }
-            }
-            // Rows beyond the length of a short sequence are never read.
-            rows.resize(begin + context * width, 0.0);
+        if switch == 0 || switch >= context {
+            return Ok(PositionTable { width, rows: long.values, sets: 1, switch: 0 });
         }
-        let sets = lengths.len() as u32;
-        Ok(PositionTable { width, rows, sets, switch: if two { switch } else { 0 } })
+        let mut rows = self.table_rows(value, row_axis, switch)?.values;
+        // Rows beyond the length of a short sequence are never read.
+        rows.resize(context * width, 0.0);
+        rows.extend(long.values);
+        let switch = u32::try_from(switch).map_err(|_| "the switch is too long".to_owned())?;
+        Ok(PositionTable { width, rows, sets: 2, switch })
     }
 }
 

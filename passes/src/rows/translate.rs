@@ -326,6 +326,9 @@ impl Former<'_> {
             return Err(format!("{} values for a position, not {width}", table.width));
         }
         if table.sets > 1 {
+            if self.sets.sets > 1 && self.sets.switch != table.switch {
+                return Err("tables that switch at different lengths".into());
+            }
             self.sets = weir_ir::graph::RotarySets { sets: table.sets, switch: table.switch };
         }
         let rows = table.rows.len() / width.max(1);
