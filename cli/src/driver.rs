@@ -195,17 +195,18 @@ pub fn print_times(lowered: &Lowered, report: &ReportOptions) {
     }
 }
 
+/// The user's choice, else what the model was made for, as far as the file's tables go.
 fn context(options: &ModelOptions, facts: &ModelFacts) -> Result<u32, Failure> {
-    let Some(context) = options.context.or(facts.context_limit) else {
-        return Err(Failure::usage(
-            "the model's files do not say how long a sequence may be; give --context",
-        ));
-    };
-    match facts.table_rows {
-        Some(rows) if context > rows => Err(Failure::usage(format!(
+    match (options.context, facts.table_rows) {
+        (Some(context), Some(rows)) if context > rows => Err(Failure::usage(format!(
             "--context {context}: the model's rotary table ends after {rows} positions"
         ))),
-        _ => Ok(context),
+        (Some(context), _) => Ok(context),
+        (None, rows) => [facts.context_limit, rows].into_iter().flatten().min().ok_or_else(|| {
+            Failure::usage(
+                "the model's files do not say how long a sequence may be; give --context",
+            )
+        }),
     }
 }
 
