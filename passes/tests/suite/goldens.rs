@@ -87,7 +87,9 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
 /// The distance over a prompt and steps after it.
 fn worst(graph: &Graph, goldens: &Goldens, prompt: &str) -> Result<f32, EvalError> {
     let mut session = Session::new(graph)?;
-    let rows = session.prefill(&goldens.ids(&format!("{prompt}/prompt_ids")))?.concat();
+    let ids = goldens.ids(&format!("{prompt}/prompt_ids"));
+    session.set_longest(ids.len() + STEPS);
+    let rows = session.prefill(&ids)?.concat();
     // Of a long prompt the golden has the last rows only.
     let expected = goldens.logits(&format!("{prompt}/prefill_logits"));
     let mut worst = distance(&rows[rows.len() - expected.len()..], &expected);
