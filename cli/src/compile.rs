@@ -1,6 +1,8 @@
 //! `weir compile`.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -55,6 +57,7 @@ pub enum Emit {
 impl Compile {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
+        self.check_output()?;
         let progress = Progress::new(self.report.quiet);
         let model = ModelOptions { slots: self.slots, ..self.model.clone() };
         let mut lowered = lower(&model, &self.report, &progress)?;
@@ -86,6 +89,20 @@ impl Compile {
         print_times(&lowered, &self.report);
         Ok(())
     }
+
+    /// Finds outputs that cannot be meant before the work begins.
+    fn check_output(&self) -> Result<(), Failure> {
+        let Some(output) = self.output.as_deref() else { return Ok(()) };
+        let binary = matches!(self.emit, Emit::Exe | Emit::Obj | Emit::Lib);
+        if binary && output == Path::new("-") {
+            return Err(Failure::usage("only --emit ir, clif and asm write to standard output"));
+        }
+        if self.emit == Emit::Lib && output.extension().is_some_and(|extension| extension == "h") {
+            let output = output.display();
+            return Err(Failure::usage(format!("{output} is where the library's header goes")));
+        }
+        Ok(())
+    }
 }
 
 /// Writes a text, which appears by rename when it is whole.
@@ -99,7 +116,13 @@ fn write_text(output: &Path, text: &str) -> Result<(), Failure> {
         _ => Path::new("."),
     };
     let place = |error: std::io::Error| Failure::other(format!("{}: {error}", output.display()));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(place)?;
+    // The process's mask takes from these what its user wants to keep private.
+    let mut file = tempfile::Builder::new()
+        .prefix(".weir-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(place)?;
     file.write_all(text.as_bytes()).map_err(place)?;
     file.persist(output).map_err(|error| place(error.error))?;
     Ok(())

@@ -476,7 +476,11 @@ fn emit(
         levels.push((level, first, layers, emit_segment(&mut assembly, head, level)?));
     }
     let clif = keep_texts.then(|| {
-        assembly.functions().filter_map(|id| assembly.clif(id)).collect::<Vec<_>>().join("\n")
+        let texts = assembly.functions().filter_map(|id| {
+            // CLIF numbers functions; what they are called stands in a comment.
+            Some(format!("; {}\n{}", assembly.name(id), assembly.clif(id)?))
+        });
+        texts.collect::<Vec<_>>().join("\n")
     });
     let names: Vec<String> = assembly.functions().map(|id| assembly.name(id).to_owned()).collect();
     let ids: Vec<FuncId> = assembly.functions().collect();

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult,
+    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, OpKind, SymbolResolver,
+    SymbolResult,
 };
 
 use crate::image::CodeImage;
@@ -14,12 +15,16 @@ struct Names(Vec<(u64, String)>);
 impl SymbolResolver for Names {
     fn symbol(
         &mut self,
-        _instruction: &Instruction,
+        instruction: &Instruction,
         _operand: u32,
         _instruction_operand: Option<u32>,
         address: u64,
         _address_size: u32,
     ) -> Option<SymbolResult<'_>> {
+        // Displacements of operands in memory are small numbers too, but no places in the code.
+        if instruction.op0_kind() != OpKind::NearBranch64 {
+            return None;
+        }
         let index = self.0.binary_search_by_key(&address, |entry| entry.0).ok()?;
         Some(SymbolResult::with_str(address, &self.0[index].1))
     }
