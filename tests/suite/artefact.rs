@@ -15,8 +15,9 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 5] = [
+    let checks: [Check; 6] = [
         ("same_bytes_twice", same_bytes),
+        ("no_segment_is_writable_and_executable", segments),
         ("damage_is_named", damage),
         ("runs_in_an_empty_root", empty_root),
         ("nothing_on_error", nothing_on_error),
@@ -36,6 +37,36 @@ fn tales(setup: &Setup) -> Result<Binary> {
 fn same_bytes() -> Result<()> {
     let (a, b) = (tales(&setup())?, tales(&setup())?);
     ensure!(fs::read(a.path())? == fs::read(b.path())?, "two builds differ");
+    Ok(())
+}
+
+/// What the kernel maps: nothing to load first, nothing that can be written and then run, pointers
+/// read-only once they are relocated. Offsets and values are those of ELF-64.
+fn segments() -> Result<()> {
+    const LOAD: usize = 1;
+    const INTERPRETER: usize = 3;
+    const STACK: usize = 0x6474_e551;
+    const RELRO: usize = 0x6474_e552;
+    let bytes = fs::read(tales(&setup())?.path())?;
+    let number = |at: usize, length: usize| -> Result<usize> {
+        let field = bytes.get(at..at + length).context("the file ends in its headers")?;
+        Ok(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
+    };
+    let (table, entry, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let mut kinds = Vec::new();
+    for segment in (0..count).map(|index| table + index * entry) {
+        let (kind, flags) = (number(segment, 4)?, number(segment + 4, 4)?);
+        let (executable, writable) = (flags & 1 != 0, flags & 2 != 0);
+        if kind == LOAD {
+            ensure!(!(executable && writable), "the segment at {segment} is writable code");
+        }
+        ensure!(kind != STACK || !executable, "the stack is executable");
+        kinds.push(kind);
+    }
+    ensure!(!kinds.contains(&INTERPRETER), "the file asks for a dynamic linker");
+    ensure!(kinds.contains(&RELRO), "relocated pointers stay writable");
+    // Without this header kernels take the stack for executable.
+    ensure!(kinds.contains(&STACK), "the file does not say what the stack may be");
     Ok(())
 }
 

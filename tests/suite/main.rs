@@ -3,6 +3,7 @@
 mod artefact;
 mod company;
 mod golden;
+mod library;
 mod policies;
 mod trained;
 
@@ -24,5 +25,6 @@ fn main() {
     trials.extend(policies::trials());
     trials.extend(company::trials());
     trials.extend(artefact::trials());
+    trials.extend(library::trials());
     libtest_mimic::run(&arguments, trials).exit();
 }
