@@ -1,5 +1,6 @@
 //! From options to a compiled model: import, passes, code generation, in that order.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use weir_codegen::image::ModelImage;
@@ -68,7 +69,7 @@ pub fn lower(
     let mut times = vec![("import".to_owned(), start.elapsed())];
     let context = context(options, &imported.facts)?;
     if report.dump.iter().any(|name| name == IMPORTED) {
-        println!("; imported\n{}", imported.graph);
+        dump(&format!("; imported\n{}", imported.graph));
     }
     let mut lowered = Lowered {
         graph: imported.graph,
@@ -98,7 +99,8 @@ pub fn lower(
         eprintln!("warning: {warning}");
     }
     if report.explain {
-        print!("{}", explanation(&lowered.report));
+        // Not among what a program may read from standard output.
+        eprint!("{}", explanation(&lowered.report));
     }
     lowered.times = times;
     Ok(lowered)
@@ -169,13 +171,32 @@ pub fn with_image<T>(
     Ok(outcome)
 }
 
+/// Prints a graph. A reader that has gone needs no more of it.
+fn dump(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
 /// Compiles a model into memory.
 pub fn load(
     options: &ModelOptions,
     report: &ReportOptions,
     progress: &Progress,
 ) -> Result<CompiledModel, Failure> {
-    let mut lowered = lower(options, report, progress)?;
+    load_lowered(lower(options, report, progress)?, options, report, progress)
+}
+
+/// Compiles a model whose passes have run into memory.
+pub fn load_lowered(
+    mut lowered: Lowered,
+    options: &ModelOptions,
+    report: &ReportOptions,
+    progress: &Progress,
+) -> Result<CompiledModel, Failure> {
+    if !lowered.is_complete() {
+        return Err(Failure::usage(
+            "--stop-after ends before there is a model to run; use it with compile",
+        ));
+    }
     let model = with_image(&mut lowered, options, progress, false, |image, _| {
         let work = progress.start_bytes("packing", image.weights.bytes);
         let mut progress = |done, _| work.at(done);
@@ -282,9 +303,9 @@ impl Observer for Watcher<'_> {
             let text = graph.to_string();
             if self.report.dump.iter().any(|name| name == pass.name) {
                 if text == self.last {
-                    println!("; after {}: unchanged", pass.name);
+                    dump(&format!("; after {}: unchanged", pass.name));
                 } else {
-                    println!("; after {}\n{text}", pass.name);
+                    dump(&format!("; after {}\n{text}", pass.name));
                 }
             }
             self.last = text;

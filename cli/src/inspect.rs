@@ -1,11 +1,11 @@
 //! `weir inspect`: what a model is before it is compiled, or what a compiled file holds.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use clap::Args;
 use weir_runtime::{CompiledModel, command};
 
-use crate::driver::{explanation, load, lower};
+use crate::driver::{explanation, load_lowered, lower};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -31,24 +31,23 @@ impl Inspect {
             return Ok(self.info.run(&weir_runtime::Model::new(compiled)?)?);
         }
         let progress = Progress::new(self.report.quiet);
-        let report = ReportOptions { explain: false, ..self.report.clone() };
-        if self.info.json || self.report.stop_after.is_some() {
-            if self.report.stop_after.is_some() {
-                lower(&self.model, &self.report, &progress)?;
-                return Ok(());
-            }
-        } else {
-            let quiet = ReportOptions { dump: Vec::new(), ..report.clone() };
-            let lowered = lower(&self.model, &quiet, &progress)?;
-            println!("passes");
-            for line in explanation(&lowered.report).lines() {
-                println!("  {line}");
-            }
-        }
         let slots = self.info.runtime.slots.unwrap_or(DEFAULT_SLOTS);
         let options = ModelOptions { slots, ..self.model.clone() };
-        let compiled = load(&options, &report, &progress)?;
-        Ok(self.info.run(&weir_runtime::Model::new(compiled)?)?)
+        let lowered = lower(&options, &self.report, &progress)?;
+        if self.report.stop_after.is_some() {
+            return Ok(());
+        }
+        let passes = explanation(&lowered.report);
+        let compiled = load_lowered(lowered, &options, &self.report, &progress)?;
+        self.info.run(&weir_runtime::Model::new(compiled)?)?;
+        if !self.info.json {
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "  passes")?;
+            for line in passes.lines() {
+                writeln!(out, "    {line}")?;
+            }
+        }
+        Ok(())
     }
 }
 

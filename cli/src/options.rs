@@ -10,7 +10,7 @@ pub const DEFAULT_SLOTS: u32 = 8;
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]
 pub struct ModelOptions {
-    /// A .onnx file, or the directory that a model was exported to
+    /// A .onnx file, or the directory that a model was exported to (inspect: or a compiled file)
     pub model: PathBuf,
 
     /// Sequences that can be served at once; each command has its own option for it

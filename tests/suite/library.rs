@@ -139,10 +139,6 @@ fn rust_program() -> Result<()> {
 /// Graph, CLIF and assembly: each names what it shows, in a file as on standard output.
 fn texts() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let program = built("weir")?;
-    if program.is_none() {
-        println!("library/texts does not see standard output: cargo build -p weir");
-    }
     let forms = [
         (Emit::Ir, "ir", ["graph @Fixed", "rms_norm("]),
         (Emit::Clif, "clif", ["; observe-0\nfunction ", "block0("]),
@@ -155,14 +151,6 @@ fn texts() -> Result<()> {
         for part in parts {
             ensure!(text.contains(part), "--emit {name} has no {part:?}");
         }
-        let Some(program) = &program else { continue };
-        let output = Command::new(program)
-            .arg("compile")
-            .arg(model())
-            .args(["--emit", name, "-o", "-", "--context", "256", "--slots", "2", "--quiet"])
-            .output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        ensure!(output.stdout == text.as_bytes(), "--emit {name} -o - gives another text");
     }
     Ok(())
 }

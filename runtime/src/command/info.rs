@@ -40,6 +40,14 @@ impl Info {
             "  {} layers, vocabulary {}, context {}",
             facts["layers"], facts["vocabulary"], facts["context"]
         )?;
+        writeln!(out, "  hidden width {}", model.compiled().header().hidden_width)?;
+        for kind in model.compiled().kinds() {
+            writeln!(
+                out,
+                "  {} query heads over {} key/value heads, {} and {} wide",
+                kind.heads, kind.kv_heads, kind.key_width, kind.value_width
+            )?;
+        }
         writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
         for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
             writeln!(
