@@ -99,10 +99,14 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// A float.
+    /// A float. None of the operators means anything by one that is not a finite number.
     pub fn float(&self, name: &str) -> Result<Option<f32>, Problem> {
         match self.find(name) {
             None => Ok(None),
+            Some(Value::Float(value)) if !value.is_finite() => {
+                let message = format!("attribute {name} is {value}, not a finite number");
+                Err(Problem::malformed(Place::Node(self.node.place.clone()), message))
+            }
             Some(Value::Float(value)) => Ok(Some(*value)),
             Some(other) => Err(self.wrong_type(name, "a float", other)),
         }

@@ -102,7 +102,13 @@ fn group_query_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let kv_heads = required_heads(cx, "kv_num_heads")?;
     let softcap = cx.attributes.float_or("softcap", 0.0)?;
     let local = cx.attributes.int_or("local_window_size", -1)?;
-    let window = u32::try_from(local.max(0)).map_err(|_| cx.malformed("local_window_size"))?;
+    // -1 is how the operator spells that there is none.
+    let window = match local {
+        -1 => 0,
+        local => u32::try_from(local).ok().filter(|window| *window > 0).ok_or_else(|| {
+            cx.malformed(format!("attribute local_window_size is {local}, neither -1 nor positive"))
+        })?,
+    };
     // With a cache as short as the window the file's cache holds the newest rows only; which
     // rows a cache keeps is our own choice later, the window alone is the model's meaning.
     if cx.attributes.flag("sliding_window_cache", false)? && window == 0 {
