@@ -1,6 +1,7 @@
 //! Suites over whole models, a named test per model and question: `cargo test -p weir-tests NAME`.
 
 mod artefact;
+mod broken;
 mod company;
 mod golden;
 mod library;
@@ -25,6 +26,7 @@ fn main() {
     trials.extend(policies::trials());
     trials.extend(company::trials());
     trials.extend(artefact::trials());
+    trials.extend(broken::trials());
     trials.extend(library::trials());
     libtest_mimic::run(&arguments, trials).exit();
 }
