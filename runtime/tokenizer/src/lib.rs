@@ -3,7 +3,7 @@
 //! The compiler turns a Hugging Face `tokenizer.json` into a table (`pack`, behind the feature of
 //! that name); the artefact maps the table and opens it ([`Tokenizer::open`]) without decoding the
 //! vocabulary. Ids and texts equal those of the `tokenizers` crate, which the tests compare with.
-//! Parts of a `tokenizer.json` that are not implemented are an error that names them, never
+//! A part of a `tokenizer.json` that this crate does not know is an error that names it, never
 //! approximated. `truncation` and `padding` are ignored, as transformers ignores them unless asked.
 //!
 //! Known departures from the crate, all of them outside what language models' files contain today:
