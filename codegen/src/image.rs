@@ -24,8 +24,33 @@ pub struct CodeImage {
     pub symbols: Vec<Symbol>,
 }
 
-/// Writes the bytes of a weight into a zeroed buffer of exactly their length.
-pub type FillWeight<'a> = Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>;
+/// A number of a weight that cannot be computed with.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{what} {index} of row {row} is {number}, not a finite number")]
+pub struct NotFinite {
+    /// What kind of number: an element, a scale, a zero point.
+    pub what: &'static str,
+    /// Which one of its row.
+    pub index: usize,
+    /// Row of the weight.
+    pub row: usize,
+    /// The number.
+    pub number: f32,
+}
+
+impl NotFinite {
+    /// Checks the numbers of a row.
+    pub fn check(what: &'static str, row: usize, numbers: &[f32]) -> Result<(), NotFinite> {
+        match numbers.iter().position(|number| !number.is_finite()) {
+            None => Ok(()),
+            Some(index) => Err(NotFinite { what, index, row, number: numbers[index] }),
+        }
+    }
+}
+
+/// Writes the bytes of a weight into a zeroed buffer of exactly their length, unless the weight
+/// holds numbers that nobody can compute with.
+pub type FillWeight<'a> = Box<dyn Fn(&mut [u8]) -> Result<(), NotFinite> + Send + Sync + 'a>;
 
 /// One packed weight: where it lies and how its bytes are made.
 pub struct WeightPiece<'a> {

@@ -9,7 +9,7 @@ use std::fs::File;
 use memmap2::{Mmap, MmapMut};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-use crate::container::regions::{check_image, seal_tables};
+use crate::container::regions::{check_image, fill_piece, seal_tables};
 use crate::container::{ContainerError, Progress};
 use crate::image::{CodeImage, ModelImage, Symbol, WeightImage};
 
@@ -34,24 +34,34 @@ impl ModelInMemory {
         progress: &'a mut Progress<'a>,
     ) -> Result<ModelInMemory, ContainerError> {
         check_image(image)?;
-        let in_memory = |source| ContainerError::Io { path: "memory for the model".into(), source };
         let code = executable(&image.code.bytes).map_err(in_memory)?;
-        let weights = load_weights(&image.weights, progress).map_err(in_memory)?;
+        let weights = load_weights(&image.weights, progress)?;
         let code_digest = *blake3::hash(&image.code.bytes).as_bytes();
         let tables = seal_tables(image, code_digest, [0; 32]);
         Ok(ModelInMemory { code, tables, weights })
     }
 }
 
-fn load_weights(weights: &WeightImage<'_>, progress: &mut Progress<'_>) -> std::io::Result<Mmap> {
-    let mut map = if weights.bytes < FILE_FROM {
-        MmapMut::map_anon(weights.bytes as usize)?
-    } else {
-        let file = tempfile::tempfile()?;
-        file.set_len(weights.bytes)?;
-        // SAFETY: the file has no name, so nobody else changes or truncates it.
-        unsafe { MmapMut::map_mut(&file)? }
-    };
+fn in_memory(source: std::io::Error) -> ContainerError {
+    ContainerError::Io { path: "memory for the model".into(), source }
+}
+
+/// Writable memory of zeros.
+fn room(bytes: u64) -> std::io::Result<MmapMut> {
+    if bytes < FILE_FROM {
+        return MmapMut::map_anon(bytes as usize);
+    }
+    let file = tempfile::tempfile()?;
+    file.set_len(bytes)?;
+    // SAFETY: the file has no name, so nobody else changes or truncates it.
+    unsafe { MmapMut::map_mut(&file) }
+}
+
+fn load_weights(
+    weights: &WeightImage<'_>,
+    progress: &mut Progress<'_>,
+) -> Result<Mmap, ContainerError> {
+    let mut map = room(weights.bytes).map_err(in_memory)?;
     let mut rest = &mut map[..];
     let mut position = 0;
     let mut done = 0;
@@ -64,11 +74,11 @@ fn load_weights(weights: &WeightImage<'_>, progress: &mut Progress<'_>) -> std::
             rest = later;
             position = piece.offset + piece.bytes;
         }
-        places.into_par_iter().for_each(|(piece, place)| (piece.fill)(place));
+        places.into_par_iter().try_for_each(|(piece, place)| fill_piece(piece, place))?;
         done += batch.iter().map(|piece| piece.bytes).sum::<u64>();
         progress(done, weights.bytes);
     }
-    map.make_read_only()
+    map.make_read_only().map_err(in_memory)
 }
 
 fn executable(code: &[u8]) -> std::io::Result<Mmap> {

@@ -11,7 +11,7 @@ use weir_ir::{
     Const, ConstData, Constant, DType, Element, Graph, QuantData, QuantFormat, TensorType,
 };
 
-use crate::image::{WeightImage, WeightPiece};
+use crate::image::{FillWeight, NotFinite, WeightImage, WeightPiece};
 use crate::kernels::matmul::{Compute, MatmulSpec};
 use crate::pack::{
     Blocks, DenseRows, PackedLayout, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense,
@@ -108,9 +108,6 @@ fn quantised(format: QuantFormat) -> WeightFormat {
     if format.bits == 4 { WeightFormat::Int4(blocks) } else { WeightFormat::Int8(blocks) }
 }
 
-/// Writes a piece's bytes.
-type Fill<'a> = Box<dyn Fn(&mut [u8]) + Send + Sync + 'a>;
-
 /// Collects pieces and gives them their offsets.
 pub struct WeightRegion<'a> {
     graph: &'a Graph,
@@ -137,7 +134,7 @@ impl<'a> WeightRegion<'a> {
             }
         } as u64;
         let offset = self.image.bytes.next_multiple_of(PAGE);
-        let fill: Fill<'a> = match form {
+        let fill: FillWeight<'a> = match form {
             WeightForm::Packed(layout) if layout.format.blocks().is_some() => {
                 Box::new(move |out| pack_quantised(&layout, &CodeRows { data, layout }, out))
             }
@@ -287,8 +284,9 @@ fn float(bytes: &[u8], dtype: DType, index: usize) -> f32 {
     }
 }
 
-/// All elements in row-major order as f32.
-fn fill_plain(constant: &Constant, out: &mut [u8]) {
+/// All elements in row-major order as f32. Fails at one that is no number, or infinite: only a
+/// scalar may be, as the bound of a comparison.
+fn fill_plain(constant: &Constant, out: &mut [u8]) -> Result<(), NotFinite> {
     match &constant.data {
         ConstData::Dense { bytes, strides } => {
             let dtype = constant.ty.dtype().unwrap_or(DType::F32);
@@ -301,14 +299,20 @@ fn fill_plain(constant: &Constant, out: &mut [u8]) {
                     at += rest % size * stride;
                     rest /= size;
                 }
-                place.copy_from_slice(&float(bytes, dtype, at).to_le_bytes());
+                let number = float(bytes, dtype, at);
+                if number.is_nan() || number.is_infinite() && !sizes.is_empty() {
+                    let width = sizes.last().copied().unwrap_or(1);
+                    let (row, index) = (flat / width, flat % width);
+                    return Err(NotFinite { what: "element", index, row, number });
+                }
+                place.copy_from_slice(&number.to_le_bytes());
             }
         }
         ConstData::Stacked(parts) => {
             let mut at = 0;
             for part in parts {
                 let bytes = part.ty.element_count().unwrap_or(0) * 4;
-                fill_plain(part, &mut out[at..at + bytes]);
+                fill_plain(part, &mut out[at..at + bytes])?;
                 at += bytes;
             }
         }
@@ -318,6 +322,7 @@ fn fill_plain(constant: &Constant, out: &mut [u8]) {
             for (channel, place) in out.chunks_exact_mut(width * 4).enumerate() {
                 if channel < constant.ty.shape[0].as_size().unwrap_or(0) {
                     dense_row(constant, channel, &mut row);
+                    NotFinite::check("element", channel, &row)?;
                     for (to, value) in place.chunks_exact_mut(4).zip(&row) {
                         to.copy_from_slice(&value.to_le_bytes());
                     }
@@ -325,4 +330,5 @@ fn fill_plain(constant: &Constant, out: &mut [u8]) {
             }
         }
     }
+    Ok(())
 }

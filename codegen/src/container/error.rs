@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::image::NotFinite;
+
 /// A failure of a container writer. Nothing is left at the output's place.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
@@ -12,6 +14,14 @@ pub enum ContainerError {
         path: PathBuf,
         /// What it said.
         source: std::io::Error,
+    },
+    /// The model's file holds a weight that cannot be computed with.
+    #[error("tensor \"{name}\": {fault}")]
+    Weight {
+        /// The weight.
+        name: String,
+        /// Where in it.
+        fault: NotFinite,
     },
     /// This compiler was built without the runtime that an output begins with.
     #[error(

@@ -121,15 +121,16 @@ fn pack(
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(batch_length(rest));
         rest = later;
-        let packed: Vec<Vec<u8>> = batch
+        let packed: Vec<Result<Vec<u8>, ContainerError>> = batch
             .par_iter()
             .map(|piece| {
                 let mut bytes = vec![0; piece.bytes as usize];
-                (piece.fill)(&mut bytes);
-                bytes
+                fill_piece(piece, &mut bytes)?;
+                Ok(bytes)
             })
             .collect();
         for (piece, bytes) in batch.iter().zip(packed) {
+            let bytes = bytes?;
             fill_gap(&mut sink, piece.offset - position)?;
             // In parts, so that progress moves and the hash reads what is still in the caches.
             bytes.chunks(1 << 20).try_for_each(&mut sink)?;
@@ -137,6 +138,11 @@ fn pack(
         }
     }
     fill_gap(&mut sink, weights.bytes - position)
+}
+
+/// Packs one piece into its place, which is zeroed.
+pub(crate) fn fill_piece(piece: &WeightPiece<'_>, place: &mut [u8]) -> Result<(), ContainerError> {
+    (piece.fill)(place).map_err(|fault| ContainerError::Weight { name: piece.name.clone(), fault })
 }
 
 /// Number of pieces at the front of `pieces` that are packed together; at least one.

@@ -39,7 +39,10 @@ fn weights() -> WeightImage<'static> {
         offset,
         bytes,
         name: format!("w{offset}"),
-        fill: Box::new(move |place: &mut [u8]| place.fill(value)),
+        fill: Box::new(move |place: &mut [u8]| {
+            place.fill(value);
+            Ok(())
+        }),
     };
     WeightImage { bytes: 9000, pieces: vec![piece(0, 100, 7), piece(4096, 4000, 9)] }
 }
@@ -198,7 +201,10 @@ fn weights_may_exceed_two_gigabytes() {
         offset: bytes - 8,
         bytes: 8,
         name: "last".into(),
-        fill: Box::new(|place: &mut [u8]| place.fill(5)),
+        fill: Box::new(|place: &mut [u8]| {
+            place.fill(5);
+            Ok(())
+        }),
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.o");

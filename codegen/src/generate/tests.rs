@@ -238,7 +238,7 @@ impl Machine {
         let mut weights = vec![0; image.weights.bytes as usize];
         for piece in &image.weights.pieces {
             let begin = piece.offset as usize;
-            (piece.fill)(&mut weights[begin..begin + piece.bytes as usize]);
+            (piece.fill)(&mut weights[begin..begin + piece.bytes as usize]).unwrap();
         }
         let poison = vec![f32::from_bits(POISON); 2 * PLANE];
         let mut machine = Machine {

@@ -5,6 +5,8 @@
 
 use rayon::prelude::*;
 
+use crate::image::NotFinite;
+
 use super::{GROUP, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
 /// Rows of an unquantised weight.
@@ -28,25 +30,39 @@ pub(super) fn read_u32(bytes: &[u8], offset: usize) -> u32 {
 }
 
 /// Runs `fill(group, bytes of the group)` for all groups.
-fn each_group(layout: &PackedLayout, out: &mut [u8], fill: impl Fn(usize, &mut [u8]) + Sync) {
+fn each_group(
+    layout: &PackedLayout,
+    out: &mut [u8],
+    fill: impl Fn(usize, &mut [u8]) -> Result<(), NotFinite> + Sync,
+) -> Result<(), NotFinite> {
     assert_eq!(out.len(), layout.bytes(), "a packed weight has the size of its layout");
     if out.is_empty() {
-        return;
+        return Ok(());
     }
-    out.par_chunks_mut(layout.group_bytes()).enumerate().for_each(|(group, bytes)| {
-        bytes.fill(0);
-        fill(group, bytes);
-    });
+    // The first fault, whatever the threads' order.
+    let fault =
+        out.par_chunks_mut(layout.group_bytes()).enumerate().find_map_first(|(group, bytes)| {
+            bytes.fill(0);
+            fill(group, bytes).err()
+        });
+    fault.map_or(Ok(()), Err)
 }
 
-/// Packs a weight of format `F32`, `F16` or `Bf16`; halves are rounded to nearest even.
-pub fn pack_dense(layout: &PackedLayout, rows: &dyn DenseRows, out: &mut [u8]) {
+/// Packs a weight of format `F32`, `F16` or `Bf16`; halves are rounded to nearest even. Fails at an
+/// element that is no finite number.
+pub fn pack_dense(
+    layout: &PackedLayout,
+    rows: &dyn DenseRows,
+    out: &mut [u8],
+) -> Result<(), NotFinite> {
     assert!(layout.format.blocks().is_none(), "a dense format");
     // Offsets inside a group are those of the first group.
     each_group(layout, out, |group, bytes| {
         let mut row = vec![0.0; layout.reduction];
         for lane in 0..GROUP.min(layout.channels - group * GROUP) {
-            rows.row(group * GROUP + lane, &mut row);
+            let channel = group * GROUP + lane;
+            rows.row(channel, &mut row);
+            NotFinite::check("element", channel, &row)?;
             for (k, value) in row.iter().enumerate() {
                 let (offset, shift) = layout.element(lane, k);
                 let at = offset + shift as usize / 8;
@@ -63,11 +79,17 @@ pub fn pack_dense(layout: &PackedLayout, rows: &dyn DenseRows, out: &mut [u8]) {
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
-/// Packs a weight of format `Int8` or `Int4`.
-pub fn pack_quantised(layout: &PackedLayout, rows: &dyn QuantRows, out: &mut [u8]) {
+/// Packs a weight of format `Int8` or `Int4`. Fails at a scale or a zero point that is no finite
+/// number.
+pub fn pack_quantised(
+    layout: &PackedLayout,
+    rows: &dyn QuantRows,
+    out: &mut [u8],
+) -> Result<(), NotFinite> {
     let blocks = layout.format.blocks().expect("a format with blocks");
     let count = layout.block_count();
     each_group(layout, out, |group, bytes| {
@@ -75,7 +97,10 @@ pub fn pack_quantised(layout: &PackedLayout, rows: &dyn QuantRows, out: &mut [u8
         let mut scales = vec![0.0; count];
         let mut zeros = vec![0.0; count];
         for lane in 0..GROUP.min(layout.channels - group * GROUP) {
-            rows.row(group * GROUP + lane, &mut codes, &mut scales, &mut zeros);
+            let channel = group * GROUP + lane;
+            rows.row(channel, &mut codes, &mut scales, &mut zeros);
+            NotFinite::check("scale", channel, &scales)?;
+            NotFinite::check("zero point", channel, &zeros)?;
             for block in 0..count {
                 let (scale, zero) =
                     layout.block_parameters(lane, block).expect("a format with blocks");
@@ -99,7 +124,8 @@ pub fn pack_quantised(layout: &PackedLayout, rows: &dyn QuantRows, out: &mut [u8
                 bytes[offset + shift as usize / 8] |= code << (shift % 8);
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Packs a bias: N floats, then zeros up to a whole group.

@@ -60,7 +60,7 @@ fn quantised_elements_come_back() {
                     let layout = PackedLayout { channels: 19, reduction, format };
                     let source = Codes { reduction, blocks, levels };
                     let mut packed = vec![0xaa; layout.bytes()];
-                    pack_quantised(&layout, &Rows(&source, format), &mut packed);
+                    pack_quantised(&layout, &Rows(&source, format), &mut packed).unwrap();
                     for channel in 0..19 {
                         for k in 0..reduction {
                             let zero = source.zero(channel, k / block, format);
@@ -92,7 +92,7 @@ fn dense_elements_come_back() {
     for format in [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16] {
         let layout = PackedLayout { channels: 33, reduction: 7, format };
         let mut packed = vec![0xaa; layout.bytes()];
-        pack_dense(&layout, &Numbers, &mut packed);
+        pack_dense(&layout, &Numbers, &mut packed).unwrap();
         let mut row = [0.0; 7];
         for channel in 0..48 {
             if channel < 33 {

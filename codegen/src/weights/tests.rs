@@ -42,7 +42,7 @@ fn check(constant: Constant) {
     let image = region.finish();
     assert_eq!(image.pieces.len(), 1);
     let mut packed = vec![0; image.pieces[0].bytes as usize];
-    (image.pieces[0].fill)(&mut packed);
+    (image.pieces[0].fill)(&mut packed).unwrap();
     for channel in 0..layout.channels {
         for k in 0..layout.reduction {
             let (x, y) =

@@ -117,6 +117,16 @@ impl<'a> Attributes<'a> {
         Ok(self.float(name)?.unwrap_or(default))
     }
 
+    /// A float that is not negative (an epsilon, a soft-cap), with the operator's default.
+    pub fn positive_or(&self, name: &str, default: f32) -> Result<f32, Problem> {
+        let value = self.float_or(name, default)?;
+        if value < 0.0 {
+            let message = format!("attribute {name} is {value}, below zero");
+            return Err(Problem::malformed(Place::Node(self.node.place.clone()), message));
+        }
+        Ok(value)
+    }
+
     /// A list of integers.
     pub fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, Problem> {
         match self.find(name) {

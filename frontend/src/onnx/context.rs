@@ -13,7 +13,7 @@ use super::attributes::Attributes;
 use super::import::{Bound, Importer, dtype};
 use super::model::{self, Node};
 use super::tensor::{Element, Tensor};
-use crate::error::{Place, Problem};
+use crate::error::{Place, Problem, printable};
 
 /// Elements of constant integers that an importer reads as numbers, at most.
 const MAX_READ: usize = 1 << 16;
@@ -121,7 +121,23 @@ impl<'m> Cx<'_, 'm> {
         self.importer.value(&self.node.inputs[index], &place).map(Some)
     }
 
-    /// A cache input, given the head count and head size that the operator implies.
+    /// Fails if an input is a cache of fixed length, whose rows are written over, not appended to.
+    pub fn may_append(&self, index: usize) -> Result<(), Problem> {
+        if self.has(index)
+            && let name = &self.node.inputs[index]
+            && let Some(Bound::Cache(cache)) = self.importer.find(name)
+            && let Some(length) = cache.length
+        {
+            let name = printable(name);
+            return Err(self.malformed(format!(
+                "appends to the cache \"{name}\", whose length is fixed at {length}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A cache input that the operator appends to, given the head count and head size that it
+    /// implies.
     pub fn cache(
         &mut self,
         index: usize,
@@ -133,6 +149,7 @@ impl<'m> Cx<'_, 'm> {
             && let Some(Bound::Cache(cache)) = self.importer.find(name).cloned()
             && let Some(ty) = cache.ty(Some(heads), Some(width))
         {
+            self.may_append(index)?;
             return Ok(Some(self.importer.cache(name, &cache, ty)));
         }
         self.optional(index)

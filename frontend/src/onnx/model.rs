@@ -421,8 +421,6 @@ impl GraphReader<'_> {
             dims.push(match (dim.dim_value, &dim.dim_param) {
                 (Some(size), _) => match usize::try_from(size) {
                     Ok(size) => Dimension::Fixed(size),
-                    // Some writers say -1 for "not known".
-                    Err(_) if size == -1 => Dimension::Unknown,
                     Err(_) => {
                         let message = format!("negative dimension {size}");
                         self.problems.push(Problem::malformed(place, message));

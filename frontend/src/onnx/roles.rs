@@ -77,6 +77,8 @@ pub struct CacheInput {
     pub batch: Dim,
     /// Heads, if the file says.
     pub heads: Option<usize>,
+    /// Rows, if the file fixes them: then new rows are written over old ones, not appended.
+    pub length: Option<usize>,
     /// Width of a head, if the file or its configuration says.
     pub width: Option<usize>,
 }
@@ -288,6 +290,7 @@ fn bind(
             dtype,
             batch: batch.clone(),
             heads: fixed(1).or(hints.kv_heads),
+            length: fixed(2),
             width: fixed(3).or(hints.head_size),
         }));
     }

@@ -241,9 +241,14 @@ impl<'g> Former<'g> {
                 OutputRole::PresentKey(layer) | OutputRole::PresentValue(layer) => {
                     let is_key = matches!(result.role, OutputRole::PresentKey(_));
                     if !self.is_present(result.value, layer, is_key) {
+                        let name = &self.graph.main.values[result.value].name;
+                        let name = name.clone().unwrap_or_else(|| result.value.to_string());
+                        let what = if is_key { "keys" } else { "values" };
                         problems.push(Unsupported {
-                            place: format!("{:?}", result.role),
-                            message: "it is not the past rows followed by the new ones".into(),
+                            place: format!("output \"{name}\""),
+                            message: format!(
+                                "it is not layer {layer}'s past {what} followed by the new ones"
+                            ),
                         });
                     }
                 }

@@ -102,7 +102,7 @@ pub const VARIANTS: &[(&str, Change)] = &[
         e.model.opset_import.push(OperatorSetIdProto { domain, version: 1 });
     }),
     ("domain without opset", |e, _| e.node("Sigmoid").domain = "org.example".into()),
-    ("training operator", |e, _| e.node("Sigmoid").op_type = "Dropout".into()),
+    ("training operator", |e, _| e.node("Sigmoid").op_type = "DropoutGrad".into()),
     ("recurrent operator", |e, _| e.node("Sigmoid").op_type = "LSTM".into()),
     ("unknown attribute of attention", |e, _| extra(e, GQA, "fast")),
     ("unknown attribute of a product", |e, _| extra(e, NBITS, "fast")),

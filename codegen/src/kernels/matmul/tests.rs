@@ -70,6 +70,7 @@ fn pack(layout: &PackedLayout) -> Vec<u8> {
         Some(_) => pack_quantised(layout, &rows, &mut packed),
         None => pack_dense(layout, &rows, &mut packed),
     }
+    .unwrap();
     packed
 }
 
@@ -482,7 +483,7 @@ fn every_half_is_converted_exactly() {
     }
     let layout = PackedLayout { channels: 16, reduction: 4096, format: WeightFormat::F16 };
     let mut packed = vec![0; layout.bytes()];
-    pack_dense(&layout, &Halves, &mut packed);
+    pack_dense(&layout, &Halves, &mut packed).unwrap();
     let mut assembly = Assembly::new().unwrap();
     let id = assembly.declare("row", signature(&[POINTER; 3], &[])).unwrap();
     assembly

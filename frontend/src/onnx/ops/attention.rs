@@ -100,7 +100,7 @@ fn group_query_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     }
     let query_heads = required_heads(cx, "num_heads")?;
     let kv_heads = required_heads(cx, "kv_num_heads")?;
-    let softcap = cx.attributes.float_or("softcap", 0.0)?;
+    let softcap = cx.attributes.positive_or("softcap", 0.0)?;
     let local = cx.attributes.int_or("local_window_size", -1)?;
     // -1 is how the operator spells that there is none.
     let window = match local {
@@ -142,6 +142,8 @@ fn group_query_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         let angles = angles_at(cx, cos, sin, positions)?;
         query = rotate(cx, query, angles, interleaved)?;
         key = rotate(cx, key, angles, interleaved)?;
+    } else if cx.has(7) || cx.has(8) {
+        return Err(cx.malformed("rotary tables (inputs 7 and 8) and attribute do_rotary 0"));
     }
     let key = append(cx, past_key, key)?;
     let value = append(cx, past_value, value)?;
@@ -207,7 +209,10 @@ fn query_key_norm(
     query_heads: &Dim,
     kv_heads: &Dim,
 ) -> Result<(Value, Value), Problem> {
-    let epsilon = cx.attributes.float_or("qk_norm_epsilon", 1e-6)?;
+    let epsilon = cx.attributes.positive_or("qk_norm_epsilon", 1e-6)?;
+    if cx.has(14) != cx.has(15) {
+        return Err(cx.malformed("a norm for only one of query and key (inputs 14 and 15)"));
+    }
     let mut normed = [query, key];
     for (index, (rows, heads)) in normed.iter_mut().zip([query_heads, kv_heads]).enumerate() {
         if let Some(weight) = cx.optional(14 + index)? {
@@ -227,7 +232,7 @@ fn check_lengths(cx: &mut Cx<'_, '_>) -> Result<(), Problem> {
     let last = total.minus(&Dim::number(1)).unwrap_or_default();
     let wanted = [(5, "seqlens_k", last), (6, "total_sequence_length", total)];
     for (index, what, wanted) in wanted {
-        let Some(given) = cx.optional(index)? else { continue };
+        let given = cx.value(index)?;
         let given = cx.fill_of(given);
         if given.as_ref() != Some(&wanted) {
             let given = given.map_or("data".to_owned(), |given| given.to_string());
@@ -301,7 +306,7 @@ fn standard_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let kv_heads = heads(cx, "kv_num_heads")?;
     // Output 3 has modes; it is not made. The softmax is in float32 whatever is asked.
     cx.attributes.ignore(&["qk_matmul_output_mode", "softmax_precision"]);
-    let softcap = cx.attributes.float_or("softcap", 0.0)?;
+    let softcap = cx.attributes.positive_or("softcap", 0.0)?;
     let causal = cx.attributes.flag("is_causal", false)?;
     let was_flat = cx.rank(given[0]) == 3;
     let mut split = given;

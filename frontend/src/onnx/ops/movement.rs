@@ -2,7 +2,7 @@
 //! `Trilu`, `Identity`, `TensorScatter`.
 
 use weir_ir::ops::{
-    Concat, Gather, GatherElements, GatherNd, Slice, Transpose, Trilu, UpdateSlice,
+    Concat, Gather, GatherElements, GatherNd, Reshape, Slice, Transpose, Trilu, UpdateSlice,
 };
 use weir_ir::{Dim, InputRole, Symbol, Value};
 
@@ -37,6 +37,7 @@ fn transpose(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
 }
 
 fn concat(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    (0..cx.inputs()).try_for_each(|index| cx.may_append(index))?;
     let parts = (0..cx.inputs()).map(|index| cx.value(index)).collect::<Result<Vec<_>, _>>()?;
     let Some(&first) = parts.first() else { return Err(cx.malformed("nothing to join")) };
     let axis = cx.attributes.int("axis")?.ok_or_else(|| cx.malformed("no axis"))?;
@@ -230,6 +231,13 @@ fn gather_nd(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let batch_dims = cx.attributes.int_or("batch_dims", 0)?;
     let batch_dims = usize::try_from(batch_dims)
         .map_err(|_| cx.malformed(format!("batch_dims {batch_dims}")))?;
+    let mut places = cx.shape(indices).to_vec();
+    // Index tuples of one entry pick along the first dimension, which is what `Gather` does.
+    if batch_dims == 0 && places.last().and_then(Dim::as_number) == Some(1) {
+        places.pop();
+        let indices = cx.push(Reshape { shape: places }, &[indices])?;
+        return Ok(vec![cx.push(Gather { axis: 0 }, &[data, indices])?]);
+    }
     Ok(vec![cx.push(GatherNd { batch_dims }, &[data, indices])?])
 }
 

@@ -33,7 +33,7 @@ fn norm(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
     let (x, weight) = (cx.value(0)?, cx.value(1)?);
     // Type of the inner arithmetic; ours is float32 always, as the default says.
     cx.attributes.ignore(&["stash_type"]);
-    let epsilon = cx.attributes.float_or("epsilon", 1e-5)?;
+    let epsilon = cx.attributes.positive_or("epsilon", 1e-5)?;
     let shape = cx.shape(x);
     let axis = cx.axis(cx.attributes.int_or("axis", -1)?, shape.len())?;
     let bias = match kind {
@@ -108,7 +108,7 @@ fn vector(cx: &mut Cx<'_, '_>, weight: Value, width: &Dim) -> Result<Value, Prob
 /// Outputs: the normed sum; two that training alone reads; the sum.
 fn skip(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
     let (x, residual, weight) = (cx.value(0)?, cx.value(1)?, cx.value(2)?);
-    let epsilon = cx.attributes.float_or("epsilon", 1e-5)?;
+    let epsilon = cx.attributes.positive_or("epsilon", 1e-5)?;
     let (norm_bias, bias) = match kind {
         Kind::Rms => (None, cx.optional(3)?),
         Kind::Layer => (cx.optional(3)?, cx.optional(4)?),

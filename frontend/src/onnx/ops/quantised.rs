@@ -81,6 +81,21 @@ fn expect(
     Err(cx.malformed(format!("{what} {:?} hold {count} elements, not {wanted}", view.dims)))
 }
 
+/// Checks a part with one element a row and block: `[n, blocks]`, or the same in one run.
+fn expect_by_block(
+    cx: &Cx<'_, '_>,
+    what: &str,
+    view: &ConstantView,
+    n: usize,
+    blocks: usize,
+) -> Result<(), Problem> {
+    expect(cx, what, view, n.checked_mul(blocks))?;
+    if view.dims.len() > 1 && view.dims[0] != n {
+        return Err(cx.malformed(format!("{what} {:?}, not [{n}, {blocks}]", view.dims)));
+    }
+    Ok(())
+}
+
 /// A weight packed by rows of whole blocks, with its scales and zero points by row and block.
 fn packed_rows(
     cx: &mut Cx<'_, '_>,
@@ -94,7 +109,7 @@ fn packed_rows(
     let blocks = k.div_ceil(block);
     let scales = dense(cx, scales_input, "scales")?;
     let scale = scale_dtype(cx, &scales)?;
-    expect(cx, "scales", &scales, n.checked_mul(blocks))?;
+    expect_by_block(cx, "scales", &scales, n, blocks)?;
     let signed = codes.element == Element::Int4 || codes.element == Element::Int8;
     let mut zero = ZeroPoints::Fixed(default_zero);
     let mut zeros = None;
@@ -112,7 +127,7 @@ fn packed_rows(
                 zero_strides = [row, 1];
             }
             element if dtype(element) == Some(scale) => {
-                expect(cx, "zero points", &view, n.checked_mul(blocks))?;
+                expect_by_block(cx, "zero points", &view, n, blocks)?;
                 zero = ZeroPoints::Float;
                 zero_strides = [blocks, 1];
             }
@@ -159,7 +174,11 @@ fn matmul_nbits(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     if row_codes * bits % 8 != 0 {
         return Err(cx.unsupported(format!("blocks of {block} codes of {bits} bits")));
     }
-    expect(cx, "codes", &codes, n.checked_mul(row_codes * bits / 8))?;
+    let blocks = k.div_ceil(block);
+    if codes.dims != [n, blocks, block * bits / 8] {
+        let wanted = [n, blocks, block * bits / 8];
+        return Err(cx.malformed(format!("codes {:?}, not {wanted:?}", codes.dims)));
+    }
     let default_zero = 1u8 << (bits - 1);
     let sizes = ((n, k), (bits, block), (row_codes, default_zero));
     let mut constant = packed_rows(cx, codes, [2, 3], sizes.0, sizes.1, sizes.2)?;
