@@ -45,6 +45,7 @@
 //! positions operand holds absolute positions; the set is the sequence's, chosen at admission, and
 //! `rotary_rows` adds `set * positions`.
 
+mod declined;
 pub mod driver;
 pub mod error;
 pub mod fuse;

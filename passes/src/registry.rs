@@ -38,7 +38,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "bind-batch",
         file: "normalise/bind_batch.rs",
-        run: |graph, _| Ok(normalise::bind_batch::run(graph)?.into()),
+        run: |graph, _| Ok(normalise::bind_batch::run(graph)?),
     },
     Pass {
         name: "drop-constants",
@@ -53,7 +53,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "fold-constants",
         file: "normalise/fold_constants.rs",
-        run: |graph, _| Ok(normalise::fold_constants::run(graph)?.into()),
+        run: |graph, _| normalise::fold_constants::run(graph),
     },
     Pass {
         name: "fold-layers",
@@ -73,7 +73,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "fuse-residual",
         file: "fuse/residual.rs",
-        run: |graph, _| Ok(fuse::residual::run(graph)?.into()),
+        run: |graph, _| fuse::residual::run(graph),
     },
     Pass {
         name: "insert-kv-cache",
@@ -83,22 +83,22 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "recognise-gated-mlp",
         file: "fuse/gated_mlp.rs",
-        run: |graph, _| Ok(fuse::gated_mlp::run(graph)?.into()),
+        run: |graph, _| fuse::gated_mlp::run(graph),
     },
     Pass {
         name: "recognise-linear",
         file: "recognise/linear.rs",
-        run: |graph, _| Ok(recognise::linear::run(graph)?.into()),
+        run: |graph, _| Ok(recognise::linear::run(graph)?),
     },
     Pass {
         name: "recognise-rms-norm",
         file: "recognise/rms_norm.rs",
-        run: |graph, _| Ok(recognise::rms_norm::run(graph)?.into()),
+        run: |graph, _| recognise::rms_norm::run(graph),
     },
     Pass {
         name: "recognise-rotary",
         file: "recognise/rotary.rs",
-        run: |graph, options| Ok(recognise::rotary::run(graph, options.context)?.into()),
+        run: |graph, options| recognise::rotary::run(graph, options.context),
     },
     Pass {
         name: "sparsify-kv",
@@ -112,7 +112,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "widen-floats",
         file: "normalise/widen_floats.rs",
-        run: |graph, _| Ok(normalise::widen_floats::run(graph)?.into()),
+        run: |graph, _| Ok(normalise::widen_floats::run(graph)?),
     },
 ];
 

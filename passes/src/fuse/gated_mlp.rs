@@ -16,7 +16,10 @@ use weir_ir::ops::unary::{Unary, UnaryOp};
 use weir_ir::ops::{Gated, ReadConstant};
 use weir_ir::{DType, Graph, Node, Op, Patch, Value};
 
+use crate::declined::Declined;
 use crate::error::PassError;
+use crate::recognise::place;
+use crate::registry::Change;
 
 /// Activations that a product may take in.
 const ACTIVATIONS: [UnaryOp; 4] =
@@ -28,8 +31,8 @@ const DEPTH: usize = 12;
 /// Where expressions are compared.
 const POINTS: [f32; 12] = [-9.0, -4.5, -2.25, -1.5, -0.75, -0.3, 0.0, 0.2, 0.7, 1.3, 2.9, 7.5];
 
-/// Rewrites the graph; returns how many gated products were found.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts gated products.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let spelled = spelled(graph)?;
     let mut patch = Patch::new(&mut graph.main);
     for (node, result, x, op) in spelled {
@@ -41,7 +44,18 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     graph.main.remove_dead();
     let gated = join(graph)?;
     graph.main.remove_dead();
-    Ok(gated)
+    let mut declined = Declined::default();
+    for (node, data) in graph.main.live() {
+        if matches!(&data.op, Op::Unary(Unary { op }) if is_activation(*op)) {
+            let reason = "no product of its result with a value of the same shape";
+            declined.add(place(&graph.main, node), reason);
+        }
+    }
+    Ok(declined.change(gated, "no activation that may stand in a product"))
+}
+
+fn is_activation(op: UnaryOp) -> bool {
+    ACTIVATIONS.contains(&op) || op == UnaryOp::Relu
 }
 
 /// Products that are activations, with their variable.
@@ -155,11 +169,7 @@ fn join(graph: &mut Graph) -> Result<usize, PassError> {
         let found = [(*a, *b), (*b, *a)].into_iter().find_map(|(active, up)| {
             let maker = body.maker(active)?;
             let Op::Unary(Unary { op }) = maker.op else { return None };
-            (ACTIVATIONS.contains(&op) || op == UnaryOp::Relu).then_some((
-                op,
-                maker.operands[0],
-                up,
-            ))
+            is_activation(op).then_some((op, maker.operands[0], up))
         });
         let Some((activation, gate, up)) = found else { continue };
         let (result, origin) = (*result, data.origin.clone());

@@ -18,6 +18,7 @@ use weir_ir::{
     Value,
 };
 
+use crate::declined::Declined;
 use crate::error::PassError;
 use crate::registry::Change;
 
@@ -45,25 +46,25 @@ pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
             })
             .push(node);
     }
-    let mut change = Change::default();
+    let mut joined = 0;
+    let mut declined = Declined::default();
     let constants = &mut graph.constants;
     let mut patch = Patch::new(&mut graph.main);
     for group in &firsts {
         let nodes = &groups[group];
         if nodes.len() > 1 {
             join(&mut patch, constants, *group, nodes)?;
-            change.count += nodes.len();
+            joined += nodes.len();
         } else if firsts.iter().any(|other| other != group && other.0 == group.0) {
             let data = &patch.body().nodes[nodes[0]];
             let place = data.origin.as_deref().unwrap_or("a product");
-            change.notes.push(format!(
-                "{place} stays alone: its weight or bias differs in kind from its neighbours'"
-            ));
+            let reason = "its weight or bias differs in kind from those of the same input";
+            declined.add(place, reason);
         }
     }
     patch.finish();
     graph.main.remove_dead();
-    Ok(change)
+    Ok(declined.change(joined, "no two products have the same input"))
 }
 
 fn constant_of(body: &Body, value: Value) -> Option<Const> {

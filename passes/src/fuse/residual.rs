@@ -12,14 +12,17 @@ use weir_ir::ops::Linear;
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::{Graph, Node, Op, Patch, Value};
 
+use crate::declined::Declined;
 use crate::error::PassError;
+use crate::registry::Change;
 
-/// Rewrites the graph; returns how many sums were taken in.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts sums that were taken in.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let order: Vec<Node> = graph.main.order.clone();
     let results: Vec<Value> = graph.main.results.iter().map(|result| result.value).collect();
     let mut patch = Patch::new(&mut graph.main);
     let mut fused = 0;
+    let mut declined = Declined::default();
     for node in order {
         let data = &patch.body().nodes[node];
         let (Op::Binary(binary), [a, b], [sum]) =
@@ -41,7 +44,12 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
             (!linear.residual && only && same)
                 .then(|| (linear.bias, maker.operands.clone(), residual))
         });
-        let Some((bias, mut operands, residual)) = found else { continue };
+        let Some((bias, mut operands, residual)) = found else {
+            if let Some(reason) = reason(&patch, &results, [*a, *b], sum) {
+                declined.add(origin.unwrap_or_else(|| "a sum".to_owned()), reason);
+            }
+            continue;
+        };
         operands.push(residual);
         let value = patch.push1(Some(node), Linear { bias, residual: true }, operands, origin)?;
         patch.replace(sum, value)?;
@@ -49,5 +57,22 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     }
     patch.finish();
     graph.main.remove_dead();
-    Ok(fused)
+    Ok(declined.change(fused, "no sum reads a product"))
+}
+
+/// Why a sum was left alone; nothing where it reads no product.
+fn reason(
+    patch: &Patch<'_>,
+    results: &[Value],
+    operands: [Value; 2],
+    sum: Value,
+) -> Option<&'static str> {
+    let body = patch.body();
+    let is_product = |value: &Value| matches!(body.maker(*value).map(|maker| &maker.op), Some(Op::Linear(linear)) if !linear.residual);
+    let product = operands.into_iter().find(is_product)?;
+    if patch.users(product).len() > 1 || results.contains(&product) {
+        return Some("the product has other readers");
+    }
+    let same = operands.iter().all(|operand| body.ty(*operand) == body.ty(sum));
+    (!same).then_some("its operands differ in shape")
 }

@@ -13,8 +13,11 @@ use weir_ir::ops::{Known, TypeError};
 use weir_ir::patch::Rebuild;
 use weir_ir::{Dim, Graph, Op, Symbol, TensorType};
 
-/// Rewrites the graph; returns how many values mentioned the batch.
-pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
+use crate::declined::Declined;
+use crate::registry::Change;
+
+/// Rewrites the graph; counts values that mentioned the batch.
+pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
     let main = &graph.main;
     let count = main
         .values
@@ -41,7 +44,7 @@ pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
         rebuild.result(value, result.role.clone());
     }
     graph.main = rebuild.body;
-    Ok(count)
+    Ok(Declined::default().change(count, "the file has a batch of one sequence"))
 }
 
 fn bound(op: &Op) -> Result<Op, TypeError> {

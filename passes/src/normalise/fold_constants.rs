@@ -16,10 +16,12 @@ use weir_ir::ops::{Known, KnownValue};
 use weir_ir::patch::Rebuild;
 use weir_ir::{Body, Constant, Element, Graph, NodeData, Op, Table, Value};
 
+use crate::declined::Declined;
 use crate::error::PassError;
+use crate::registry::Change;
 
-/// Rewrites the graph; returns how many nodes were folded.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts nodes that were folded.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let main = &graph.main;
     // Values that depend on constants only, and those of them that something else reads.
     let mut fixed: HashSet<Value> = HashSet::new();
@@ -107,7 +109,7 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     body.remove_dead();
     rebuilt.main = body;
     *graph = rebuilt;
-    Ok(folded)
+    Ok(Declined::default().change(folded, "no node has only constants for operands"))
 }
 
 /// The content of a `shape_of`.

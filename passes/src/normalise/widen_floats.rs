@@ -14,8 +14,11 @@ use weir_ir::ops::{Cast, TypeError};
 use weir_ir::patch::Rebuild;
 use weir_ir::{DType, Element, Graph, Op, TensorType};
 
-/// Rewrites the graph; returns how many casts were dropped.
-pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
+use crate::declined::Declined;
+use crate::registry::Change;
+
+/// Rewrites the graph; counts casts that were dropped.
+pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
     let main = &graph.main;
     let mut rebuild = Rebuild::new(main, graph.tables());
     let mut dropped = 0;
@@ -63,7 +66,7 @@ pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
         rebuild.result(value, result.role.clone());
     }
     graph.main = rebuild.body;
-    Ok(dropped)
+    Ok(Declined::default().change(dropped, "no cast stands between float types"))
 }
 
 fn widened(element: Element) -> Element {

@@ -19,6 +19,10 @@ use weir_ir::{
     Value,
 };
 
+use super::place;
+use crate::declined::Declined;
+use crate::registry::Change;
+
 /// A constant matrix as a graph spells it: casts and transpositions of a constant.
 #[derive(Clone, Copy)]
 struct View {
@@ -26,17 +30,25 @@ struct View {
     transposed: bool,
 }
 
-/// Rewrites the graph; returns how many products and look-ups were found.
-pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
+/// Rewrites the graph; counts products and look-ups.
+pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
     let nodes: Vec<Node> = graph.main.order.clone();
     let constants = &mut graph.constants;
     let mut patch = Patch::new(&mut graph.main);
     let mut found = 0;
+    let mut declined = Declined::default();
     for node in nodes {
         let data = patch.body().nodes[node].clone();
         match &data.op {
             Op::MatMul(_) => {
                 let Some(weight) = rows_by_output(patch.body(), constants, data.operands[1]) else {
+                    let reason = match view(patch.body(), constants, data.operands[1]) {
+                        None => "the right factor is computed",
+                        Some(_) => {
+                            "the right factor is a constant, but no matrix that can be read by outputs"
+                        }
+                    };
+                    declined.add(place(patch.body(), node), reason);
                     continue;
                 };
                 let weight = read(&mut patch, constants, node, weight);
@@ -53,6 +65,9 @@ pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
                     Element::Quant(_) => true,
                 };
                 if !is_float || constants[view.constant].ty.rank() != 2 {
+                    if is_float {
+                        declined.add(place(patch.body(), node), "the table is not a matrix");
+                    }
                     continue;
                 }
                 let Some(table) = oriented(constants, view, false) else { continue };
@@ -87,7 +102,7 @@ pub fn run(graph: &mut Graph) -> Result<usize, TypeError> {
     }
     patch.finish();
     graph.main.remove_dead();
-    Ok(found)
+    Ok(declined.change(found, "every product and look-up reads its weight directly"))
 }
 
 /// `linear + vector`: the vector becomes the bias.

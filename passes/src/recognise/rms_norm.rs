@@ -18,8 +18,10 @@ use weir_ir::ops::reduce::ReduceOp;
 use weir_ir::ops::unary::UnaryOp;
 use weir_ir::{Constant, Graph, Node, Op, Patch, Value};
 
-use super::Pattern;
+use super::{Pattern, place};
+use crate::declined::Declined;
 use crate::error::PassError;
+use crate::registry::Change;
 
 /// A norm without its weight.
 #[derive(Clone, Copy)]
@@ -29,8 +31,8 @@ struct Norm {
     width: usize,
 }
 
-/// Rewrites the graph; returns how many norms were found.
-pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
+/// Rewrites the graph; counts norms.
+pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     let pattern = Pattern::new(graph);
     let mut bare: HashMap<Value, (Node, Norm)> = HashMap::new();
     let mut weighted: Vec<(Node, Value, Norm, Value)> = Vec::new();
@@ -81,7 +83,22 @@ pub fn run(graph: &mut Graph) -> Result<usize, PassError> {
     }
     patch.finish();
     graph.main.remove_dead();
-    Ok(found)
+    let mut declined = Declined::default();
+    let pattern = Pattern::new(graph);
+    for (node, data) in graph.main.live() {
+        let (Op::Reduce(reduce), [squares]) = (&data.op, data.operands.as_slice()) else {
+            continue;
+        };
+        if reduce.op == ReduceOp::Mean && square_of(&pattern, *squares).is_some() {
+            let last = reduce.keep && reduce.axes == [pattern.last_axis(*squares)];
+            let reason = match last {
+                false => "the mean of squares is not kept over the last dimension alone",
+                true => "the squared value is not divided by the root of their mean and a constant",
+            };
+            declined.add(place(&graph.main, node), reason);
+        }
+    }
+    Ok(declined.change(found, "no norm is spelled out in the graph"))
 }
 
 /// The weight as a vector.

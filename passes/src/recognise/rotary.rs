@@ -16,9 +16,11 @@ use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Rotary, Slice};
 use weir_ir::{Graph, Node, Op, Patch, Value};
 
-use super::Pattern;
+use super::{Pattern, place};
+use crate::declined::Declined;
 use crate::error::PassError;
 use crate::positional::Positional;
+use crate::registry::Change;
 
 struct Match {
     node: Node,
@@ -29,8 +31,8 @@ struct Match {
     interleaved: bool,
 }
 
-/// Rewrites the graph; returns how many rotations were found.
-pub fn run(graph: &mut Graph, context: u32) -> Result<usize, PassError> {
+/// Rewrites the graph; counts rotations.
+pub fn run(graph: &mut Graph, context: u32) -> Result<Change, PassError> {
     let pattern = Pattern::new(graph);
     let positional = Positional::new(graph, context);
     let mut matches = Vec::new();
@@ -57,7 +59,18 @@ pub fn run(graph: &mut Graph, context: u32) -> Result<usize, PassError> {
     patch.finish();
     join_partial(graph)?;
     graph.main.remove_dead();
-    Ok(found)
+    let mut declined = Declined::default();
+    let pattern = Pattern::new(graph);
+    for (node, data) in graph.main.live() {
+        let [result] = data.results.as_slice() else { continue };
+        let turned = pattern.width(*result).and_then(|width| turned_half(&pattern, *result, width));
+        if turned.is_some() {
+            let reason = "what it turns is not summed with the same value by cosines and sines of \
+                          positions, one angle a pair";
+            declined.add(place(&graph.main, node), reason);
+        }
+    }
+    Ok(declined.change(found, "no rotation is spelled out in the graph"))
 }
 
 fn rotation(

@@ -1,7 +1,8 @@
 //! File tests: `tests/files/passes/<pass>/*.ir` hold a graph in front of the pass, a line
 //! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
 //!
-//! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`. Beyond the
+//! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`. Behind
+//! the line the pass's notes come first, as comments. Beyond the
 //! text, both graphs are interpreted for a prompt and some steps, and must give the same logits, to
 //! 1e-5 or the header's `; tolerance`.
 
@@ -59,9 +60,10 @@ fn check(path: &Path, pass: &'static weir_passes::registry::Pass) -> Result<(), 
     let mut graph = parse(before).map_err(|error| error.to_string())?;
     let golden = logits(&graph);
     let (options, tolerance) = directives(&text);
-    (pass.run)(&mut graph, &options).map_err(|error| error.to_string())?;
+    let change = (pass.run)(&mut graph, &options).map_err(|error| error.to_string())?;
     verify(&graph, graph.stage).map_err(|errors| format!("{errors:?}"))?;
-    let result = print(&graph);
+    let notes: String = change.notes.iter().map(|note| format!("; {note}\n")).collect();
+    let result = notes + &print(&graph);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(path, format!("{before}{AFTER}\n{result}")).unwrap();
     } else if result.trim() != expected.trim() {
