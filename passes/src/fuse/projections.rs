@@ -20,6 +20,7 @@ use weir_ir::{
 
 use crate::declined::Declined;
 use crate::error::PassError;
+use crate::recognise::place;
 use crate::registry::Change;
 
 /// What products must share to be joined.
@@ -56,10 +57,8 @@ pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
             join(&mut patch, constants, *group, nodes)?;
             joined += nodes.len();
         } else if firsts.iter().any(|other| other != group && other.0 == group.0) {
-            let data = &patch.body().nodes[nodes[0]];
-            let place = data.origin.as_deref().unwrap_or("a product");
             let reason = "its weight or bias differs in kind from those of the same input";
-            declined.add(place, reason);
+            declined.add(place(patch.body(), nodes[0]), reason);
         }
     }
     patch.finish();

@@ -14,6 +14,7 @@ use weir_ir::{Graph, Node, Op, Patch, Value};
 
 use crate::declined::Declined;
 use crate::error::PassError;
+use crate::recognise::place;
 use crate::registry::Change;
 
 /// Rewrites the graph; counts sums that were taken in.
@@ -46,7 +47,7 @@ pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
         });
         let Some((bias, mut operands, residual)) = found else {
             if let Some(reason) = reason(&patch, &results, [*a, *b], sum) {
-                declined.add(origin.unwrap_or_else(|| "a sum".to_owned()), reason);
+                declined.add(place(patch.body(), node), reason);
             }
             continue;
         };
