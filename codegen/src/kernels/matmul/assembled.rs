@@ -188,3 +188,30 @@ fn all_rows(
     }
     Ok(())
 }
+
+/// The reduction of float weights: `step(code, k)` for every k ascending, `unroll` of them a turn.
+/// [`INPUT`] and [`WEIGHTS`] stand at k = 0 of a turn; [`COUNT`] counts turns.
+pub(super) fn over_reduction(
+    code: &mut CodeAssembler,
+    spec: &MatmulSpec,
+    unroll: usize,
+    step: impl Fn(&mut CodeAssembler, usize) -> Result<(), IcedError>,
+) -> Result<(), IcedError> {
+    let reduction = spec.layout.reduction;
+    if reduction >= unroll {
+        let mut again = code.create_label();
+        code.mov(COUNT, (reduction / unroll) as i64)?;
+        code.set_label(&mut again)?;
+        for k in 0..unroll {
+            step(code, k)?;
+        }
+        code.add(INPUT, (unroll * 4) as i32)?;
+        code.add(WEIGHTS, (unroll * GROUP * 4) as i32)?;
+        code.dec(COUNT)?;
+        code.jnz(again)?;
+    }
+    for k in 0..reduction % unroll {
+        step(code, k)?;
+    }
+    Ok(())
+}

@@ -9,7 +9,7 @@ use iced_x86::code_asm::*;
 
 use super::assembled::{
     COUNT, INPUT, PREFETCH, Plan, TILE_BIAS, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
-    TileShape, Version, WEIGHTS, assemble,
+    TileShape, Version, WEIGHTS, assemble, over_reduction,
 };
 use super::{Activation, Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -110,23 +110,7 @@ impl Avx512<'_> {
             Ok(())
         };
         let unroll = if shape.rows == 1 { 8 } else { 2 };
-        let reduction = self.spec.layout.reduction;
-        if reduction >= unroll {
-            let mut again = code.create_label();
-            code.mov(COUNT, (reduction / unroll) as i64)?;
-            code.set_label(&mut again)?;
-            for k in 0..unroll {
-                step(code, k)?;
-            }
-            code.add(INPUT, (unroll * 4) as i32)?;
-            code.add(WEIGHTS, (unroll * GROUP * 4) as i32)?;
-            code.dec(COUNT)?;
-            code.jnz(again)?;
-        }
-        for k in 0..reduction % unroll {
-            step(code, k)?;
-        }
-        Ok(())
+        over_reduction(code, self.spec, unroll, step)
     }
 
     fn int4_sums(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
