@@ -38,6 +38,7 @@
 //! | `body` | the vocabulary: values, memory, loops, calls, team |
 //! | `convert` | halves, bf16 and bytes in memory, floats in registers |
 //! | `math` | exp, ln, tanh, sigmoid, erf on lanes, with error bounds |
+//! | `double` | sin, cos, pow through doubles |
 //! | `listing` | disassembly of a finished image |
 //!
 //! Integers that count or address are `i64`; floats are `f32` or four lanes of it. Every operation
@@ -47,6 +48,7 @@
 mod assembly;
 mod body;
 mod convert;
+mod double;
 mod listing;
 mod math;
 

@@ -1,4 +1,7 @@
-//! Elementwise functions of one or two operands, broadcast by strides; also copies.
+//! Elementwise functions of up to three operands, broadcast by strides; also copies.
+//!
+//! Truth values are 1 and 0 as floats: comparisons give them, `and`, `or`, `xor`, `not` and the choice
+//! take them. A comparison with something that is no number does not hold.
 //!
 //! The error of a function is that of the vocabulary's elementary functions. The output may be an
 //! operand (in place): an element is read before it is written, by one thread.
@@ -7,7 +10,7 @@ use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::unary::UnaryOp;
 
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, InstBuilder, Lanes, POINTER, Value,
+    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, InstBuilder, Lanes, POINTER, Type, Value,
     signature,
 };
 
@@ -22,6 +25,8 @@ pub enum MapOp {
     Binary(BinaryOp),
     /// activation(gate) · up.
     Gated(UnaryOp),
+    /// The second element where the first is not 0, else the third.
+    Select,
 }
 
 impl MapOp {
@@ -31,27 +36,14 @@ impl MapOp {
             MapOp::Unary(op) => op.name().to_owned(),
             MapOp::Binary(op) => op.name().to_owned(),
             MapOp::Gated(op) => format!("gated_{}", op.name()),
+            MapOp::Select => "select".to_owned(),
         }
     }
 
-    /// Whether there is a kernel.
+    /// Whether there is a kernel. There is none for remainders: f32 cannot hold the quotient of far
+    /// operands, and no model asks for them on rows.
     pub fn is_supported(self) -> bool {
-        match self {
-            MapOp::Copy => true,
-            MapOp::Unary(op) | MapOp::Gated(op) => !matches!(
-                op,
-                UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf
-            ),
-            MapOp::Binary(op) => matches!(
-                op,
-                BinaryOp::Add
-                    | BinaryOp::Sub
-                    | BinaryOp::Mul
-                    | BinaryOp::Div
-                    | BinaryOp::Min
-                    | BinaryOp::Max
-            ),
-        }
+        !matches!(self, MapOp::Binary(BinaryOp::Mod | BinaryOp::Fmod))
     }
 }
 
@@ -66,7 +58,7 @@ pub struct MapSpec {
     pub strides: Vec<(usize, Vec<usize>)>,
 }
 
-/// Emits (first operand, second operand or null, output, first row, row behind the last).
+/// Emits (first operand, second and third operand or null, output, first row, row behind the last).
 ///
 /// # Panics
 ///
@@ -81,13 +73,12 @@ pub fn emit_map(assembly: &mut Assembly, spec: &MapSpec) -> Result<FuncId, EmitE
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 5], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; 6], &[]))?;
     assembly.define(id, |b| {
-        let [first, second, output, begin, end] = b.params();
-        let mut bases = vec![first, second, output];
-        if spec.strides.len() == 2 {
-            bases.remove(1);
-        }
+        let [first, second, third, output, begin, end] = b.params();
+        let mut bases = vec![first, second, third];
+        bases.truncate(spec.strides.len() - 1);
+        bases.push(output);
         b.for_range(begin, end, 1, |b, row| {
             let bases: Vec<Value> = bases
                 .iter()
@@ -178,18 +169,44 @@ fn apply(b: &mut Body<'_>, op: MapOp, values: &[Value]) -> Value {
             let gate = unary(b, op, values[0]);
             b.fmul(gate, values[1])
         }
-        MapOp::Binary(op) => {
-            let (x, y) = (values[0], values[1]);
-            match op {
-                BinaryOp::Add => b.fadd(x, y),
-                BinaryOp::Sub => b.fsub(x, y),
-                BinaryOp::Mul => b.fmul(x, y),
-                BinaryOp::Div => b.fdiv(x, y),
-                BinaryOp::Min => b.fmin(x, y),
-                BinaryOp::Max => b.fmax(x, y),
-                _ => unreachable!("lowering refuses other functions"),
-            }
+        MapOp::Binary(op) => binary(b, op, values[0], values[1]),
+        MapOp::Select => {
+            let ty = b.type_of(values[0]);
+            let zero = b.constant(ty, 0.0);
+            let chosen = b.fcompare(FloatCC::NotEqual, values[0], zero);
+            b.select(chosen, values[1], values[2])
         }
+    }
+}
+
+/// A condition as 1 or 0.
+fn truth(b: &mut Body<'_>, ty: Type, condition: Value) -> Value {
+    let one = b.constant(ty, 1.0);
+    let zero = b.constant(ty, 0.0);
+    b.select(condition, one, zero)
+}
+
+fn binary(b: &mut Body<'_>, op: BinaryOp, x: Value, y: Value) -> Value {
+    let ty = b.type_of(x);
+    let holds = |b: &mut Body<'_>, condition: FloatCC| {
+        let condition = b.fcompare(condition, x, y);
+        truth(b, ty, condition)
+    };
+    match op {
+        BinaryOp::Add => b.fadd(x, y),
+        BinaryOp::Sub => b.fsub(x, y),
+        BinaryOp::Mul | BinaryOp::And => b.fmul(x, y),
+        BinaryOp::Div => b.fdiv(x, y),
+        BinaryOp::Min => b.fmin(x, y),
+        BinaryOp::Max | BinaryOp::Or => b.fmax(x, y),
+        BinaryOp::Pow => b.pow(x, y),
+        BinaryOp::Xor => holds(b, FloatCC::NotEqual),
+        BinaryOp::Equal => holds(b, FloatCC::Equal),
+        BinaryOp::Less => holds(b, FloatCC::LessThan),
+        BinaryOp::LessOrEqual => holds(b, FloatCC::LessThanOrEqual),
+        BinaryOp::Greater => holds(b, FloatCC::GreaterThan),
+        BinaryOp::GreaterOrEqual => holds(b, FloatCC::GreaterThanOrEqual),
+        BinaryOp::Mod | BinaryOp::Fmod => unreachable!("lowering refuses these functions"),
     }
 }
 
@@ -255,8 +272,21 @@ fn unary(b: &mut Body<'_>, op: UnaryOp, x: Value) -> Value {
             let rest = b.select(below, minus, x);
             b.select(above, one, rest)
         }
-        UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Not | UnaryOp::IsNan | UnaryOp::IsInf => {
-            unreachable!("lowering refuses these functions")
+        UnaryOp::Sin => b.sin(x),
+        UnaryOp::Cos => b.cos(x),
+        UnaryOp::Not => {
+            let one = one(b);
+            b.fsub(one, x)
+        }
+        UnaryOp::IsNan => {
+            let condition = b.fcompare(FloatCC::Unordered, x, x);
+            truth(b, ty, condition)
+        }
+        UnaryOp::IsInf => {
+            let magnitude = b.fabs(x);
+            let infinity = b.constant(ty, f32::INFINITY);
+            let condition = b.fcompare(FloatCC::Equal, magnitude, infinity);
+            truth(b, ty, condition)
         }
     }
 }

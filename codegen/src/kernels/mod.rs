@@ -21,3 +21,6 @@ pub mod observe;
 pub mod reduce;
 pub mod rotary;
 pub mod rows;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use weir_ir::graph::{CacheDecl, NodeData};
-use weir_ir::{Body, Dim, Node, Op, TensorType, Value};
+use weir_ir::{Body, DType, Dim, Node, Op, TensorType, Value};
 
 use super::{Kernel, Root, SegmentPlan, View, place, verify};
 use crate::error::CodegenError;
@@ -124,7 +124,7 @@ fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
     for (number, node) in source.nodes.iter().enumerate().rev() {
         let node = &body.nodes[*node];
         let mut read = number;
-        if matches!(node.op, Op::Reshape(_) | Op::Slice(_)) {
+        if matches!(node.op, Op::Reshape(_) | Op::Slice(_) | Op::Cast(_)) {
             read = node.results.iter().filter_map(|v| last.get(v)).max().map_or(read, |l| *l);
         }
         for operand in &node.operands {
@@ -139,7 +139,7 @@ fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
     while let Some(number) = maker.get(&value) {
         let node = &body.nodes[source.nodes[*number]];
         // Views and appends have no memory of their own to choose.
-        if matches!(node.op, Op::Reshape(_) | Op::Slice(_)) {
+        if matches!(node.op, Op::Reshape(_) | Op::Slice(_) | Op::Cast(_)) {
             break;
         }
         chain.push((value, *number));
@@ -298,6 +298,16 @@ impl Lowering<'_> {
             Op::Unary(op) => self.map(node, MapOp::Unary(op.op))?,
             Op::Binary(op) => self.map(node, MapOp::Binary(op.op))?,
             Op::Gated(op) => self.map(node, MapOp::Gated(op.activation))?,
+            Op::Select(_) => self.map(node, MapOp::Select)?,
+            Op::Cast(op) => {
+                // Truth values are floats in rows; other types differ by what they hold.
+                let from = body.ty(operands[0]).dtype();
+                if from != Some(DType::Bool) || !op.to.is_float() {
+                    return Err(self.unsupported(format!("op {} in a compiled segment", node.op)));
+                }
+                let view = self.view(operands[0])?;
+                self.views.insert(node.results[0], view);
+            }
             Op::Reshape(_) => {
                 let dims = self.dims(body.ty(node.results[0]))?;
                 let view = self.view(operands[0])?;

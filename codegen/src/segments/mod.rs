@@ -202,6 +202,7 @@ impl Frame<'_> {
             Kernel::Map { inputs, output, .. } => vec![
                 self.view(b, &inputs[0]),
                 self.optional(b, inputs.get(1)),
+                self.optional(b, inputs.get(2)),
                 self.view(b, output),
             ],
             Kernel::Reduce { x, y, .. } => vec![self.view(b, x), self.view(b, y)],

@@ -1,0 +1,163 @@
+//! Kernels that Cranelift writes, each alone, against double precision computed here.
+//!
+//! Shapes are odd on purpose: widths that fill no vector, single rows and many, strides wider than
+//! rows. Numbers come from a generator with a fixed seed. Every bound stands beside its test with
+//! its derivation; u is the unit roundoff of f32, and products of errors are left out (they are
+//! below 2⁻⁴⁰ here), for which [`FIRST_ORDER`] makes room.
+
+mod attention;
+mod elements;
+mod faults;
+mod rows;
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+use weir_abi::StepContext;
+
+use crate::emit::{Assembly, EmitError, FuncId};
+use crate::jit::{Argument, ExecutableCode};
+
+/// Unit roundoff of f32.
+const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Room for what a first-order bound leaves out.
+const FIRST_ORDER: f64 = 1.001;
+
+/// What no kernel may write over.
+const POISON: f32 = -7.25e30;
+
+/// A generator with a fixed seed (xorshift64*, Vigna, arXiv:1402.6246).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        ((self.next() >> 33) as usize) % end
+    }
+
+    /// -1 ..= 1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn units(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.unit()).collect()
+    }
+}
+
+/// One kernel in executable memory.
+struct Kernel {
+    code: ExecutableCode,
+    name: String,
+}
+
+impl Kernel {
+    fn new(emit: impl FnOnce(&mut Assembly) -> Result<FuncId, EmitError>) -> Kernel {
+        let mut assembly = Assembly::new().unwrap();
+        emit(&mut assembly).unwrap();
+        let image = assembly.finish().unwrap();
+        let name = image.symbols[0].name.clone();
+        Kernel { code: ExecutableCode::new(&image).unwrap(), name }
+    }
+
+    /// Calls the kernel for `items` in two shares, as two threads would, over an output of poison.
+    fn run(&self, inputs: &[Input<'_>], output: usize, items: usize) -> Vec<f32> {
+        let mut out = bytes(&vec![POISON; output]);
+        for (begin, end) in [(0, items / 2), (items / 2, items)] {
+            let mut arguments: Vec<Argument<'_>> =
+                inputs.iter().map(|input| input.argument()).collect();
+            arguments.push(Argument::Write(&mut out));
+            arguments.push(Argument::Count(begin as u64));
+            arguments.push(Argument::Count(end as u64));
+            self.code.call_kernel(&self.name, &mut arguments);
+        }
+        floats(&out)
+    }
+}
+
+/// An argument before the output.
+enum Input<'a> {
+    Context(&'a StepContext),
+    Floats(Vec<u8>),
+    Nothing,
+}
+
+impl Input<'_> {
+    fn floats(values: &[f32]) -> Input<'static> {
+        Input::Floats(bytes(values))
+    }
+
+    fn argument(&self) -> Argument<'_> {
+        match self {
+            Input::Context(context) => {
+                Argument::Count(std::ptr::from_ref::<StepContext>(context) as u64)
+            }
+            Input::Floats(bytes) => Argument::Read(bytes),
+            Input::Nothing => Argument::Null,
+        }
+    }
+}
+
+extern "C" fn no_barrier(_: *const c_void, _: u32) {}
+extern "C" fn no_fault(_: *const c_void, fault: u32, detail: u32) {
+    panic!("fault {fault} {detail}");
+}
+
+/// A step without anything; a test sets what its kernel reads.
+fn context() -> StepContext {
+    StepContext {
+        weights: null(),
+        arena: null_mut(),
+        hidden: null_mut(),
+        tokens: null(),
+        positions: null(),
+        rotary_rows: null(),
+        segment_weights: null(),
+        layer: null(),
+        prompt: null(),
+        head_rows: null(),
+        logits: null_mut(),
+        barrier: no_barrier,
+        fault: no_fault,
+        team: null(),
+        rows: 0,
+        head_row_count: 0,
+    }
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn double(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// Fails if `got` is further than `bound` from `exact`, or is no number.
+fn within(what: &dyn std::fmt::Debug, got: f32, exact: f64, bound: f64) {
+    let error = (f64::from(got) - exact).abs();
+    let inside = error <= bound * FIRST_ORDER + f64::from(f32::MIN_POSITIVE);
+    assert!(inside, "{what:?}: {got}, expected {exact} within {bound:.2e}, is off by {error:.2e}");
+}
+
+/// Longest chain of roundings in a sum of `count` values by sixteen lanes: an addition a turn, two
+/// to join vectors, two to join lanes, then the rest one by one.
+fn sum_depth(count: usize) -> f64 {
+    let rest = (count % 16) as f64;
+    if count < 16 { rest } else { (count / 16) as f64 + 4.0 + rest }
+}
