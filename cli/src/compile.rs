@@ -1,12 +1,14 @@
 //! `weir compile`.
 
-use std::fs::Permissions;
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tempfile::NamedTempFile;
 use weir_codegen::container::{write_executable, write_library, write_object};
+use weir_runtime::command::{MAX_SLOTS, whole};
 
 use crate::driver::{lower, print_times, with_image};
 use crate::failure::Failure;
@@ -21,7 +23,13 @@ pub struct Compile {
     pub model: ModelOptions,
 
     /// Sequences that can be served at once
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = DEFAULT_SLOTS,
+        value_parser = whole(1, MAX_SLOTS),
+        allow_hyphen_values = true
+    )]
     pub slots: u32,
 
     /// File to write ("-" for standard output with --emit ir, clif or asm)
@@ -29,7 +37,7 @@ pub struct Compile {
     pub output: Option<PathBuf>,
 
     /// What to write
-    #[arg(long, value_enum, default_value_t = Emit::Exe)]
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = Emit::Exe)]
     pub emit: Emit,
 
     /// What to tell.
@@ -90,40 +98,84 @@ impl Compile {
         Ok(())
     }
 
-    /// Finds outputs that cannot be meant before the work begins.
+    /// Finds outputs that cannot be meant or written before the work begins.
     fn check_output(&self) -> Result<(), Failure> {
         let Some(output) = self.output.as_deref() else { return Ok(()) };
         let binary = matches!(self.emit, Emit::Exe | Emit::Obj | Emit::Lib);
-        if binary && output == Path::new("-") {
-            return Err(Failure::usage("only --emit ir, clif and asm write to standard output"));
+        if output == Path::new("-") {
+            let message = "only --emit ir, clif and asm write to standard output";
+            return if binary { Err(Failure::usage(message)) } else { Ok(()) };
         }
+        let name = output.display();
         if self.emit == Emit::Lib && output.extension().is_some_and(|extension| extension == "h") {
-            let output = output.display();
-            return Err(Failure::usage(format!("{output} is where the library's header goes")));
+            return Err(Failure::usage(format!("{name} is where the library's header goes")));
         }
+        if output.is_dir() {
+            return Err(Failure::usage(format!(
+                "-o {name} is a directory; name a file in it, such as {}",
+                output.join("model").display()
+            )));
+        }
+        // The new file would take the place of a device or a pipe, not go through it.
+        if output.exists() && !output.is_file() {
+            return Err(Failure::usage(format!("-o {name} is no regular file; name another")));
+        }
+        let folder = folder(output);
+        if !folder.is_dir() {
+            let folder = folder.display();
+            return Err(Failure::usage(format!("-o {name}: there is no directory {folder}")));
+        }
+        if is_part_of(output, &self.model.model) {
+            return Err(Failure::usage(format!(
+                "-o {name} would replace a part of the model that is compiled; choose another name"
+            )));
+        }
+        // A folder that takes no file is better found now than after minutes of work.
+        scratch_file(folder).map_err(|error| unwritable(output, &error))?;
         Ok(())
     }
+}
+
+/// Whether a path names the model's file, or one of those beside it that a model is made of.
+fn is_part_of(output: &Path, model: &Path) -> bool {
+    let (Ok(output), Ok(model)) = (output.canonicalize(), model.canonicalize()) else {
+        return false;
+    };
+    if output == model {
+        return true;
+    }
+    let folder = if model.is_dir() { Some(model.as_path()) } else { model.parent() };
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let kinds = [".onnx", ".data", ".onnx_data", ".bin", ".pb", ".json", ".jinja", ".safetensors"];
+    folder == output.parent() && kinds.iter().any(|kind| name.ends_with(kind))
+}
+
+fn folder(output: &Path) -> &Path {
+    output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file that goes when it is dropped. Its creation is ours, so that an error is the system's and
+/// does not name it.
+fn scratch_file(folder: &Path) -> std::io::Result<NamedTempFile> {
+    // The process's mask takes from these what its user wants to keep private.
+    let create =
+        |path: &Path| OpenOptions::new().write(true).create_new(true).mode(0o666).open(path);
+    tempfile::Builder::new().prefix(".weir-").suffix(".tmp").make_in(folder, create)
+}
+
+fn unwritable(output: &Path, error: &std::io::Error) -> Failure {
+    Failure::other(format!("{}: {error}", output.display()))
 }
 
 /// Writes a text, which appears by rename when it is whole.
 fn write_text(output: &Path, text: &str) -> Result<(), Failure> {
     if output == Path::new("-") {
-        std::io::stdout().lock().write_all(text.as_bytes())?;
-        return Ok(());
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        return Ok(out.flush()?);
     }
-    let folder = match output.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let place = |error: std::io::Error| Failure::other(format!("{}: {error}", output.display()));
-    // The process's mask takes from these what its user wants to keep private.
-    let mut file = tempfile::Builder::new()
-        .prefix(".weir-")
-        .suffix(".tmp")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(place)?;
-    file.write_all(text.as_bytes()).map_err(place)?;
-    file.persist(output).map_err(|error| place(error.error))?;
+    let mut file = scratch_file(folder(output)).map_err(|error| unwritable(output, &error))?;
+    file.as_file_mut().write_all(text.as_bytes()).map_err(|error| unwritable(output, &error))?;
+    file.persist(output).map_err(|error| unwritable(output, &error.error))?;
     Ok(())
 }

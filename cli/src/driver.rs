@@ -12,11 +12,13 @@ use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::{PASSES, Pass};
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::CompiledModel;
-use weir_runtime::facts::{BuildFacts, Facts, SamplingFacts};
+use weir_runtime::command::say;
+use weir_runtime::facts::{BuildFacts, Facts, PassFacts, SamplingFacts};
 
 use crate::failure::Failure;
 use crate::options::{ComputeOption, ModelOptions, ReportOptions};
 use crate::progress::Progress;
+use crate::weights::weight_facts;
 
 /// Name of the graph as it was read, for `--dump` and `--stop-after`.
 const IMPORTED: &str = "imported";
@@ -96,32 +98,28 @@ pub fn lower(
         (lowered.graph, lowered.report) = (graph, passes);
     }
     for warning in &lowered.report.warnings {
-        eprintln!("warning: {warning}");
+        say(format_args!("warning: {warning}"));
     }
     if report.explain {
         // Not among what a program may read from standard output.
-        eprint!("{}", explanation(&lowered.report));
+        for pass in pass_facts(&lowered.report) {
+            say(format_args!("{pass}"));
+        }
     }
     lowered.times = times;
     Ok(lowered)
 }
 
-/// What each pass did, a line or more each.
-pub fn explanation(report: &Report) -> String {
-    let mut text = String::new();
-    for pass in &report.passes {
-        let [before, after] = pass.nodes;
-        let changed = match pass.change.count {
-            0 => "no match".to_owned(),
-            1 => "1 change".to_owned(),
-            count => format!("{count} changes"),
-        };
-        text.push_str(&format!("{:22} {changed}, {before} nodes to {after}\n", pass.name));
-        for note in &pass.change.notes {
-            text.push_str(&format!("{:22}   {note}\n", ""));
-        }
-    }
-    text
+/// What each pass did.
+fn pass_facts(report: &Report) -> Vec<PassFacts> {
+    let facts = |pass: &PassReport| PassFacts {
+        name: pass.name.to_owned(),
+        changes: pass.change.count,
+        nodes_before: pass.nodes[0],
+        nodes_after: pass.nodes[1],
+        notes: pass.change.notes.clone(),
+    };
+    report.passes.iter().map(facts).collect()
 }
 
 /// Generates code and hands the model to `write`.
@@ -211,7 +209,7 @@ pub fn load_lowered(
 pub fn print_times(lowered: &Lowered, report: &ReportOptions) {
     if report.time {
         for (phase, time) in &lowered.times {
-            eprintln!("{:9.2} ms  {phase}", time.as_secs_f64() * 1e3);
+            say(format_args!("{:9.2} ms  {phase}", time.as_secs_f64() * 1e3));
         }
     }
 }
@@ -271,6 +269,8 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
             kv: lowered.kv.to_string(),
             source,
         },
+        weights: weight_facts(&lowered.graph),
+        passes: pass_facts(&lowered.report),
     }
 }
 

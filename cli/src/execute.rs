@@ -42,6 +42,7 @@ impl Execute {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         weir_runtime::machine::check_processor()?;
+        self.check()?;
         let progress = Progress::new(self.report.quiet);
         let slots = match &self.command {
             None => self.generate.runtime.slots,
@@ -62,5 +63,32 @@ impl Execute {
             Some(Other::Logits(logits)) => logits.run(&model)?,
         }
         Ok(())
+    }
+
+    /// Refuses what can be seen to be wrong before the model is compiled.
+    fn check(&self) -> Result<(), Failure> {
+        let Some(command) = &self.command else { return Ok(self.generate.check()?) };
+        // clap takes the options of generating in front of another command, too.
+        if self.generate != command::Generate::default() {
+            return Err(Failure::usage(format!(
+                "options of {0} go behind it: weir run MODEL {0} …",
+                command.name()
+            )));
+        }
+        match command {
+            Other::Generate(generate) => Ok(generate.check()?),
+            Other::Chat(_) | Other::Info(_) | Other::Logits(_) => Ok(()),
+        }
+    }
+}
+
+impl Other {
+    fn name(&self) -> &'static str {
+        match self {
+            Other::Chat(_) => "chat",
+            Other::Info(_) => "info",
+            Other::Logits(_) => "logits",
+            Other::Generate(_) => "generate",
+        }
     }
 }

@@ -1,15 +1,15 @@
 //! Why `weir` ends without having done what was asked.
 
 use std::fmt::Display;
-use std::io::ErrorKind;
 
 use weir_codegen::container::ContainerError;
 use weir_frontend::ImportError;
 use weir_passes::PassError;
+use weir_runtime::command::{exit_code, reader_has_gone, say};
 use weir_runtime::{ModelError, RuntimeError};
 
-/// An error with the exit code that it gives: 2 if the user asked for something that cannot be, 1
-/// otherwise.
+/// An error with the exit code that it gives: 2 if the user asked for something that cannot be, 0
+/// if the reader of our output has gone and wants no more, 1 otherwise.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit code.
@@ -34,7 +34,7 @@ impl Failure {
     /// Tells the user on standard error.
     pub fn print(&self) {
         if !self.silent {
-            eprintln!("error: {}", self.message);
+            say(format_args!("error: {}", self.message));
         }
     }
 }
@@ -80,14 +80,16 @@ impl From<ModelError> for Failure {
 
 impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Failure {
-        let silent = matches!(&error, RuntimeError::Terminal(reason)
-            if reason.kind() == ErrorKind::BrokenPipe);
-        Failure { code: weir_runtime::command::exit_code(&error), silent, ..Failure::other(error) }
+        if reader_has_gone(&error) {
+            return Failure { code: 0, silent: true, ..Failure::other(error) };
+        }
+        Failure { code: exit_code(&error), ..Failure::other(error) }
     }
 }
 
+/// Only writing to standard output is left to this conversion; files are named where they are used.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
-        Failure { silent: error.kind() == ErrorKind::BrokenPipe, ..Failure::other(error) }
+        RuntimeError::Output(error).into()
     }
 }

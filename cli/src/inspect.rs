@@ -3,15 +3,18 @@
 use std::io::{Read, Write};
 
 use clap::Args;
-use weir_runtime::{CompiledModel, command};
+use weir_runtime::{CompiledModel, Model, command};
 
-use crate::driver::{explanation, load_lowered, lower};
+use crate::driver::{load_lowered, lower};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Say what a model or a compiled file is.
 #[derive(Args, Debug)]
+#[command(mut_arg("model", |model| {
+    model.help("A .onnx file, the directory that a model was exported to, or a compiled file")
+}))]
 pub struct Inspect {
     #[command(flatten)]
     model: ModelOptions,
@@ -27,8 +30,7 @@ impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         if is_elf(&self.model.model) {
-            let compiled = CompiledModel::open(&self.model.model)?;
-            return Ok(self.info.run(&weir_runtime::Model::new(compiled)?)?);
+            return self.tell(CompiledModel::open(&self.model.model)?);
         }
         let progress = Progress::new(self.report.quiet);
         let slots = self.info.runtime.slots.unwrap_or(DEFAULT_SLOTS);
@@ -37,14 +39,19 @@ impl Inspect {
         if self.report.stop_after.is_some() {
             return Ok(());
         }
-        let passes = explanation(&lowered.report);
-        let compiled = load_lowered(lowered, &options, &self.report, &progress)?;
-        self.info.run(&weir_runtime::Model::new(compiled)?)?;
-        if !self.info.json {
+        self.tell(load_lowered(lowered, &options, &self.report, &progress)?)
+    }
+
+    fn tell(&self, compiled: CompiledModel) -> Result<(), Failure> {
+        let model = Model::new(compiled)?;
+        self.info.run(&model)?;
+        if !self.info.json && !model.facts().passes.is_empty() {
             let mut out = std::io::stdout().lock();
             writeln!(out, "  passes")?;
-            for line in passes.lines() {
-                writeln!(out, "    {line}")?;
+            for pass in &model.facts().passes {
+                for line in pass.to_string().lines() {
+                    writeln!(out, "    {line}")?;
+                }
             }
         }
         Ok(())

@@ -3,18 +3,21 @@
 //! The command line is resolved here once; the crates behind it get the few values that they need.
 
 mod compile;
+mod completions;
 mod driver;
 mod execute;
 mod failure;
 mod inspect;
 mod options;
 mod progress;
+mod weights;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 pub use compile::{Compile, Emit};
+pub use completions::Completions;
 pub use driver::{Lowered, load, lower};
 pub use execute::Execute;
 pub use failure::Failure;
@@ -38,6 +41,8 @@ enum Command {
     Run(Box<Execute>),
     /// Say what a model or a compiled file is, and what each pass did
     Inspect(Box<Inspect>),
+    /// Write a shell's completion script to standard output
+    Completions(Completions),
 }
 
 /// Runs a command line.
@@ -46,6 +51,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Compile(compile) => compile.run(),
         Command::Run(execute) => execute.run(),
         Command::Inspect(inspect) => inspect.run(),
+        Command::Completions(completions) => completions.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -45,21 +45,35 @@ pub enum RuntimeError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// Output or input of the program failed.
-    #[error("terminal: {0}")]
-    Terminal(#[from] std::io::Error),
+    /// A prompt among several cannot be served: the user's choice.
+    #[error("prompt {number}: {reason}")]
+    Prompt {
+        /// Its place among the prompts, from 1.
+        number: usize,
+        /// Why not.
+        reason: RequestError,
+    },
+    /// The program's answer could not be written.
+    #[error("standard output: {0}")]
+    Output(#[from] std::io::Error),
+    /// What the program reads could not be read.
+    #[error("standard input: {0}")]
+    Input(std::io::Error),
 }
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RequestError {
     /// There is nothing to continue.
-    #[error("the prompt has no tokens")]
+    #[error("the prompt has no tokens; give some text")]
     Empty,
     /// More rows than the model has positions.
-    #[error("the prompt has {rows} tokens, and the model's context is {context}")]
+    #[error(
+        "{rows} tokens do not fit into the model's context of {context}; shorten the prompt, or \
+         compile the model with a larger --context"
+    )]
     TooLong {
-        /// Tokens of the prompt.
+        /// Tokens of the prompt, and those that are to be decoded after it if their number is fixed.
         rows: usize,
         /// Positions of the model.
         context: u32,

@@ -32,6 +32,53 @@ pub struct Facts {
     pub special: BTreeMap<String, String>,
     /// How the file was made.
     pub build: BuildFacts,
+    /// Number formats of the weights, as the model's files had them.
+    pub weights: Vec<WeightFacts>,
+    /// What the compiler's passes did, in their order.
+    pub passes: Vec<PassFacts>,
+}
+
+/// Weights of one part of a model that have one format.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WeightFacts {
+    /// Which part: embedding, head, layers, or the small things.
+    pub part: String,
+    /// Number format.
+    pub format: String,
+    /// How many tensors.
+    pub tensors: u64,
+    /// Their bytes in this format.
+    pub bytes: u64,
+}
+
+/// What a pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PassFacts {
+    /// Name.
+    pub name: String,
+    /// Places that it changed.
+    pub changes: usize,
+    /// Nodes of the graph before it.
+    pub nodes_before: usize,
+    /// Nodes of the graph after it.
+    pub nodes_after: usize,
+    /// What it has to say about places that it changed or left alone.
+    pub notes: Vec<String>,
+}
+
+impl std::fmt::Display for PassFacts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let changed = match self.changes {
+            0 => "no match".to_owned(),
+            1 => "1 change".to_owned(),
+            count => format!("{count} changes"),
+        };
+        let PassFacts { name, nodes_before, nodes_after, .. } = self;
+        write!(f, "{name:22} {changed}, {nodes_before} nodes to {nodes_after}")?;
+        self.notes.iter().try_for_each(|note| write!(f, "\n{:22}   {note}", ""))
+    }
 }
 
 /// Sampling defaults that the model's authors give.

@@ -99,16 +99,18 @@ impl std::fmt::Display for MemoryCeiling {
     }
 }
 
-/// Bytes, printed in MiB or GiB.
+/// Bytes, printed in KiB, MiB or GiB.
 pub struct Mebibytes(pub u64);
 
 impl std::fmt::Display for Mebibytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mebibytes = self.0 as f64 / f64::from(1 << 20);
-        if mebibytes >= 10_240.0 {
-            write!(f, "{:.1} GiB", mebibytes / 1_024.0)
+        f.pad(&if mebibytes >= 10_240.0 {
+            format!("{:.1} GiB", mebibytes / 1_024.0)
+        } else if mebibytes < 0.05 {
+            format!("{:.1} KiB", self.0 as f64 / 1_024.0)
         } else {
-            write!(f, "{mebibytes:.1} MiB")
-        }
+            format!("{mebibytes:.1} MiB")
+        })
     }
 }

@@ -1,11 +1,12 @@
 //! The file under construction: a temporary beside the output that replaces it when it is whole.
 //!
 //! Invariant: at the output's place is either what was there before or the whole new file. Long
-//! runs of zeros become holes, so that padding and empty weights take no space.
+//! runs of zeros become holes, so that padding and empty weights take no space. Errors name the
+//! output, which is what the user knows, and never the temporary.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -28,10 +29,19 @@ impl OutputFile {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
+        if path.exists() && !path.is_file() {
+            // The rename would put the new file in the place of a device, a pipe or a folder.
+            let source = std::io::Error::other("it is no regular file; name another");
+            return Err(ContainerError::Io { path: path.into(), source });
+        }
+        // Opened by us and not by the library, whose errors would name the temporary.
         let file = tempfile::Builder::new()
             .prefix(".weir-")
             .suffix(".tmp")
-            .tempfile_in(folder)
+            .make_in(folder, |path| {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create_new(true).mode(0o600).open(path)
+            })
             .map_err(|source| ContainerError::Io { path: path.into(), source })?;
         Ok(OutputFile { path: path.into(), file, position: 0 })
     }
@@ -42,7 +52,7 @@ impl OutputFile {
             if chunk.len() == HOLE_BYTES && is_zero(chunk) {
                 self.skip(chunk.len() as u64)?;
             } else {
-                self.file.write_all(chunk).map_err(|error| self.error(error))?;
+                self.file().write_all(chunk).map_err(|error| self.error(error))?;
                 self.position += chunk.len() as u64;
             }
         }
@@ -60,7 +70,7 @@ impl OutputFile {
     fn skip(&mut self, bytes: u64) -> Result<(), ContainerError> {
         self.position += bytes;
         let position = self.position;
-        self.file.seek(SeekFrom::Start(position)).map_err(|error| self.error(error))?;
+        self.file().seek(SeekFrom::Start(position)).map_err(|error| self.error(error))?;
         Ok(())
     }
 

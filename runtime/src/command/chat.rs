@@ -9,21 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
 
 use super::options::{RuntimeArguments, SamplingArguments, announce};
+use super::say;
 use crate::forward::Forward;
 use crate::template::ChatMessage;
-use crate::{Engine, Event, Model, Request, RuntimeError};
+use crate::{Engine, Event, FinishReason, Model, Request, RequestError, RuntimeError, Usage};
 
 /// Exit code of a program that a Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
 
-/// Talks to the model. /reset forgets the conversation, /exit ends it; Ctrl-C stops an answer, and
-/// between answers the program.
+/// What a line that begins with a slash can be.
+const HELP: &str = "\
+/help   say this
+/reset  forget the conversation
+/exit   leave; Ctrl-D does, too
+Ctrl-C stops an answer, and between answers the program.";
+
+/// Talks to the model: at a terminal, or one turn per line of standard input.
+///
+/// /help lists the commands of a conversation, /reset forgets it, /exit or Ctrl-D ends it. Ctrl-C
+/// stops an answer, and between answers the program.
 #[derive(Clone, Debug, Args)]
 pub struct Chat {
     /// Instructions that precede the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// How tokens are chosen.
     #[command(flatten)]
@@ -33,45 +44,97 @@ pub struct Chat {
     pub runtime: RuntimeArguments,
 }
 
+/// What a line of input asks for.
+enum Turn<'a> {
+    Nothing,
+    Exit,
+    Reset,
+    Help,
+    Unknown(&'a str),
+    Say(&'a str),
+}
+
+impl Turn<'_> {
+    fn of(line: &str) -> Turn<'_> {
+        match line.trim() {
+            "" => Turn::Nothing,
+            "/exit" | "/quit" => Turn::Exit,
+            "/reset" => Turn::Reset,
+            "/help" => Turn::Help,
+            // A path or a fraction is no command.
+            word if word.starts_with('/')
+                && word[1..].chars().all(|letter| letter.is_ascii_alphabetic()) =>
+            {
+                Turn::Unknown(word)
+            }
+            text => Turn::Say(text),
+        }
+    }
+}
+
 impl Chat {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
         let options = self.runtime.resolve();
         model.template()?;
         model.need_tokenizer()?;
-        announce(model, &options)?;
         let mut engine = model.engine(&options)?;
-        let (interrupted, waiting) = watch_interrupts()?;
+        announce(model, &options)?;
+        let interrupts = Interrupts::watch()?;
         let input = std::io::stdin();
-        let is_terminal = input.is_terminal();
+        let is_terminal = input.is_terminal() && std::io::stdout().is_terminal();
+        if is_terminal {
+            say(format_args!("/help lists commands, Ctrl-D ends the conversation."));
+        }
         let mut history = self.first_messages();
         loop {
             if is_terminal {
-                print!("> ");
-                std::io::stdout().flush()?;
+                let mut out = std::io::stdout().lock();
+                write!(out, "> ")?;
+                out.flush()?;
             }
-            waiting.store(true, Ordering::SeqCst);
             let mut line = String::new();
-            if input.lock().read_line(&mut line)? == 0 {
+            let read = interrupts.while_waiting(|| input.lock().read_line(&mut line));
+            if read.map_err(RuntimeError::Input)? == 0 {
+                if is_terminal {
+                    writeln!(std::io::stdout())?;
+                }
                 return Ok(());
             }
-            waiting.store(false, Ordering::SeqCst);
-            interrupted.store(false, Ordering::SeqCst);
-            match line.trim() {
-                "" => continue,
-                "/exit" => return Ok(()),
-                "/reset" => {
-                    history = self.first_messages();
+            let text = match Turn::of(&line) {
+                Turn::Nothing => continue,
+                Turn::Exit => return Ok(()),
+                Turn::Help => {
+                    say(format_args!("{HELP}"));
                     continue;
                 }
-                text => history.push(ChatMessage::new("user", text)),
-            }
-            match self.answer(model, &mut engine, &history, &interrupted) {
+                Turn::Unknown(command) => {
+                    say(format_args!("there is no {command}; /help lists the commands"));
+                    continue;
+                }
+                Turn::Reset => {
+                    history = self.first_messages();
+                    if is_terminal {
+                        say(format_args!("The conversation is forgotten."));
+                    }
+                    continue;
+                }
+                Turn::Say(text) => text,
+            };
+            history.push(ChatMessage::new("user", text));
+            match self.answer(model, &mut engine, &history, &interrupts) {
                 Ok(answer) => history.push(ChatMessage::new("assistant", answer)),
-                Err(RuntimeError::Request(error)) if is_terminal => {
-                    // Too long, most likely: the conversation before this turn stays.
-                    eprintln!("{error}; /reset begins anew");
+                Err(RuntimeError::Request(RequestError::TooLong { rows, context })) => {
+                    // The conversation before this turn stays.
                     history.pop();
+                    let message = format!(
+                        "the conversation would have {rows} tokens with this, and the model's \
+                         context is {context}; /reset begins a new one"
+                    );
+                    if !is_terminal {
+                        return Err(RuntimeError::Options(message));
+                    }
+                    say(format_args!("{message}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -87,8 +150,9 @@ impl Chat {
         model: &Model,
         engine: &mut Engine<Forward>,
         history: &[ChatMessage],
-        interrupted: &AtomicBool,
+        interrupts: &Interrupts,
     ) -> Result<String, RuntimeError> {
+        let context = model.compiled().header().context;
         let id = engine.submit(Request {
             prompt: model.encode_chat(history)?,
             max_tokens: self.sampling.max_tokens,
@@ -99,33 +163,98 @@ impl Chat {
         })?;
         let mut out = std::io::stdout().lock();
         let mut answer = String::new();
+        let mut end = None;
         let mut failure: Option<RuntimeError> = None;
         loop {
-            let open = engine.step(|_, event| match event {
-                Event::Token { text, .. } | Event::Finished { text, .. } => {
-                    answer.push_str(text);
-                    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                    failure = failure.take().or(written.err().map(RuntimeError::from));
-                }
-                Event::Failed(fault) => failure = Some(fault.into()),
+            let open = engine.step(|_, event| {
+                let text = match event {
+                    Event::Token { text, .. } => text,
+                    Event::Finished { text, reason, usage } => {
+                        end = Some((reason, usage));
+                        text
+                    }
+                    Event::Failed(fault) => {
+                        failure = Some(fault.into());
+                        return;
+                    }
+                };
+                answer.push_str(text);
+                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                failure = failure.take().or(written.err().map(RuntimeError::from));
             });
             if !open {
                 break;
             }
-            if failure.is_some() || interrupted.swap(false, Ordering::SeqCst) {
+            if failure.is_some() || interrupts.take() {
                 engine.cancel(id);
             }
         }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
         writeln!(out)?;
-        failure.map_or(Ok(answer), Err)
+        if let Some(why) = end.and_then(|(reason, usage)| cut_short(reason, usage, context)) {
+            say(format_args!("[{why}]"));
+        }
+        Ok(answer)
     }
 }
 
-/// A flag that Ctrl-C sets, and one that says whether Ctrl-C ends the program instead.
-fn watch_interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), RuntimeError> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let waiting = Arc::new(AtomicBool::new(true));
-    signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&waiting))?;
-    signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
-    Ok((interrupted, waiting))
+/// Why an answer stops before its end, if it does.
+fn cut_short(reason: FinishReason, usage: Usage, context: u32) -> Option<String> {
+    let rows = usage.prompt_tokens + usage.completion_tokens;
+    match reason {
+        FinishReason::Stop => None,
+        FinishReason::Cancelled => Some("stopped".to_owned()),
+        FinishReason::Length if rows > context => Some(format!(
+            "the model's context of {context} tokens is full; /reset begins a new conversation"
+        )),
+        FinishReason::Length => Some(format!("cut after --max-tokens {}", usage.completion_tokens)),
+    }
+}
+
+/// Ctrl-C: it ends the program while it waits for a line, and an answer otherwise.
+struct Interrupts {
+    waiting: Arc<AtomicBool>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Begins to watch. A thread of its own takes the signals, since reading a line goes on after
+    /// one.
+    fn watch() -> Result<Interrupts, RuntimeError> {
+        let failed = |error| RuntimeError::Machine(format!("Ctrl-C cannot be watched: {error}"));
+        let mut signals = Signals::new([SIGINT]).map_err(failed)?;
+        let waiting = Arc::new(AtomicBool::new(false));
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let watched =
+            Interrupts { waiting: Arc::clone(&waiting), interrupted: Arc::clone(&interrupted) };
+        let watch = move || {
+            for _ in signals.forever() {
+                if waiting.load(Ordering::SeqCst) {
+                    // The terminal has written ^C; the shell's prompt belongs on a new line.
+                    say(format_args!(""));
+                    std::process::exit(INTERRUPTED);
+                }
+                interrupted.store(true, Ordering::SeqCst);
+            }
+        };
+        let thread = std::thread::Builder::new().name("ctrl-c".to_owned());
+        thread.spawn(watch).map_err(failed)?;
+        Ok(watched)
+    }
+
+    /// Does something that an interrupt ends together with the program.
+    fn while_waiting<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.waiting.store(true, Ordering::SeqCst);
+        let outcome = read();
+        self.waiting.store(false, Ordering::SeqCst);
+        self.interrupted.store(false, Ordering::SeqCst);
+        outcome
+    }
+
+    /// Whether there was an interrupt since the last time.
+    fn take(&self) -> bool {
+        self.interrupted.swap(false, Ordering::SeqCst)
+    }
 }

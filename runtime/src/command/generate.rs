@@ -1,7 +1,7 @@
 //! `generate`: continues prompts.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{Read, StdoutLock, Write};
+use std::io::{ErrorKind, Read, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -18,19 +18,19 @@ use crate::{
 /// Tokens are chosen greedily unless the model's generation_config.json says do_sample or
 /// --temperature is given. One prompt's text is written as it grows; several are written in the
 /// order --prompt, --prompt-file, -, --ids, each under its number.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct Generate {
     /// A prompt (repeatable)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Vec<String>,
-    /// A file that is a prompt, - for standard input (repeatable)
+    /// A file that is a prompt, without its last line end; - for standard input (repeatable)
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Vec<PathBuf>,
     /// Read a prompt from standard input
-    #[arg(value_name = "-", value_parser = ["-"])]
+    #[arg(value_name = "-", value_parser = ["-"], hide_possible_values = true)]
     pub stdin: Option<String>,
     /// A prompt as token ids with commas between them (repeatable)
-    #[arg(long, value_name = "IDS")]
+    #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
     pub ids: Vec<TokenIds>,
     /// Write one JSON object per prompt: text, ids, finish_reason, usage
     #[arg(long)]
@@ -44,36 +44,67 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// Runs the command.
-    pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
-        let prompts = self.read_prompts(model)?;
-        if prompts.is_empty() {
+    /// Refuses what can be seen to be wrong before there is a model.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        if self.prompt.is_empty() && self.ids.is_empty() && self.files().next().is_none() {
             return Err(RuntimeError::Options(
                 "nothing to continue: give --prompt, --prompt-file, --ids or -".into(),
             ));
         }
+        let (inputs, files): (Vec<&Path>, Vec<&Path>) =
+            self.files().partition(|file| is_stdin(file));
+        if inputs.len() > 1 {
+            return Err(RuntimeError::Options(
+                "standard input can be one prompt only, but - is given more than once".into(),
+            ));
+        }
+        for file in files {
+            let place = |source| RuntimeError::File { path: file.to_owned(), source };
+            if std::fs::metadata(file).map_err(place)?.is_dir() {
+                return Err(place(ErrorKind::IsADirectory.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the command.
+    pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        self.check()?;
         let options = self.runtime.resolve();
-        announce(model, &options)?;
-        let mut engine = model.engine(&options)?;
+        let prompts = self.read_prompts(model)?;
         let sampling = self.sampling.resolve(model);
-        let requests = prompts.into_iter().map(|prompt| Request {
-            prompt,
-            max_tokens: self.sampling.max_tokens,
-            sampling: sampling.clone(),
-            stop: self.sampling.stop.clone(),
-            ignore_eos: self.sampling.ignore_eos,
-            ..Request::default()
-        });
-        let ids = requests
-            .map(|request| engine.submit(request))
-            .collect::<Result<Vec<RequestId>, _>>()?;
-        let style = match (self.json, ids.len()) {
+        let mut engine = model.engine(&options)?;
+        let several = prompts.len() > 1;
+        let mut ids = Vec::with_capacity(prompts.len());
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            let request = Request {
+                prompt,
+                max_tokens: self.sampling.max_tokens,
+                sampling: sampling.clone(),
+                stop: self.sampling.stop.clone(),
+                ignore_eos: self.sampling.ignore_eos,
+                ..Request::default()
+            };
+            let id = engine.submit(request).map_err(|reason| match several {
+                true => RuntimeError::Prompt { number: index + 1, reason },
+                false => reason.into(),
+            })?;
+            ids.push(id);
+        }
+        // Nothing is wrong with what was asked for, and nothing has been computed yet.
+        announce(model, &options)?;
+        let style = match (self.json, several) {
             (true, _) => Style::Json,
-            (false, 1) => Style::Stream,
-            (false, _) => Style::Labelled,
+            (false, false) => Style::Stream,
+            (false, true) => Style::Labelled,
         };
         let mut output = Output::new(style, engine.tokenizer().is_some(), ids);
         output.serve(&mut engine)
+    }
+
+    /// Prompts that are files, standard input among them.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        self.prompt_file.iter().map(PathBuf::as_path).chain(self.stdin.as_deref().map(Path::new))
     }
 
     fn read_prompts(&self, model: &Model) -> Result<Vec<Vec<u32>>, RuntimeError> {
@@ -81,8 +112,7 @@ impl Generate {
         for prompt in &self.prompt {
             prompts.push(model.encode(prompt)?);
         }
-        let stdin = self.stdin.as_deref().map(Path::new);
-        for file in self.prompt_file.iter().map(PathBuf::as_path).chain(stdin) {
+        for file in self.files() {
             prompts.push(model.encode(&read_prompt(file)?)?);
         }
         prompts.extend(self.ids.iter().map(|ids| ids.0.clone()));
@@ -90,14 +120,34 @@ impl Generate {
     }
 }
 
+fn is_stdin(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// A prompt without its last line end, which editors and `echo` add: a model would begin a new line.
 fn read_prompt(file: &Path) -> Result<String, RuntimeError> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
+    let place = |source| match is_stdin(file) {
+        true => RuntimeError::Input(source),
+        false => RuntimeError::File { path: file.to_owned(), source },
+    };
+    let mut bytes = Vec::new();
+    let read = match is_stdin(file) {
+        true => std::io::stdin().lock().read_to_end(&mut bytes),
+        false => std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)),
+    };
+    read.map_err(place)?;
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let byte = error.utf8_error().valid_up_to();
+        let reason = format!("byte {byte} is not UTF-8 text; a prompt must be UTF-8");
+        place(std::io::Error::new(ErrorKind::InvalidData, reason))
+    })?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
     }
-    std::fs::read_to_string(file)
-        .map_err(|source| RuntimeError::File { path: file.to_owned(), source })
+    Ok(text)
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use weir_abi::CachePolicy;
 
 use super::options::RuntimeArguments;
+use crate::facts::WeightFacts;
 use crate::memory::Mebibytes;
 use crate::{Model, RuntimeError, machine, team};
 
@@ -47,6 +48,17 @@ impl Info {
                 "  {} query heads over {} key/value heads, {} and {} wide",
                 kind.heads, kind.kv_heads, kind.key_width, kind.value_width
             )?;
+        }
+        if !model.facts().weights.is_empty() {
+            writeln!(out, "  weights, as the model's files had them")?;
+        }
+        for WeightFacts { part, format, tensors, bytes } in &model.facts().weights {
+            let tensors = match tensors {
+                1 => "1 tensor".to_owned(),
+                count => format!("{count} tensors"),
+            };
+            let bytes = Mebibytes(*bytes);
+            writeln!(out, "    {part:22} {tensors:>12} {bytes:>11}  {format}")?;
         }
         writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
         for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
@@ -108,6 +120,8 @@ impl Info {
             "bos_token_id": model.facts().bos_token_id,
             "eos_token_ids": model.facts().eos_token_ids,
             "sampling": model.facts().sampling,
+            "weights": model.facts().weights,
+            "passes": model.facts().passes,
             "cache_layouts": layouts,
             "isa": machine::choose_level(compiled, options.isa)?.level.name(),
             "isa_levels": levels,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
+use super::numbers::whole;
 use super::options::{RuntimeArguments, TokenIds};
 use super::tensors::TensorFile;
 use crate::error::RequestError;
@@ -26,16 +27,23 @@ const BUFFER_BYTES: usize = 64 << 20;
 #[command(group(ArgGroup::new("input").required(true)))]
 pub struct Logits {
     /// The prompt as token ids with commas between them
-    #[arg(long, value_name = "IDS", group = "input")]
+    #[arg(long, value_name = "IDS", group = "input", allow_hyphen_values = true)]
     pub ids: Option<TokenIds>,
     /// The prompt as text
-    #[arg(long, value_name = "TEXT", group = "input")]
+    #[arg(long, value_name = "TEXT", group = "input", allow_hyphen_values = true)]
     pub text: Option<String>,
     /// Decode N tokens greedily
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "force")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "force",
+        value_parser = whole(0, u32::MAX),
+        allow_hyphen_values = true
+    )]
     pub decode: u32,
     /// Feed these tokens through the decode path
-    #[arg(long, value_name = "IDS")]
+    #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
     pub force: Option<TokenIds>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]

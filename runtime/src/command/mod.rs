@@ -5,12 +5,15 @@ mod chat;
 mod generate;
 mod info;
 mod logits;
+mod numbers;
 mod options;
 mod tensors;
 #[cfg(test)]
 mod tests;
 mod verify;
 
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -19,7 +22,8 @@ pub use chat::Chat;
 pub use generate::Generate;
 pub use info::Info;
 pub use logits::Logits;
-pub use options::{RuntimeArguments, SamplingArguments};
+pub use numbers::whole;
+pub use options::{MAX_SLOTS, RuntimeArguments, SamplingArguments};
 pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};
@@ -80,17 +84,29 @@ pub fn main() -> ExitCode {
 /// Exit code of an error: 2 if the user asked for something impossible, 1 otherwise.
 pub fn exit_code(error: &RuntimeError) -> u8 {
     match error {
-        RuntimeError::Options(_) | RuntimeError::Request(_) | RuntimeError::Absent(_) => 2,
+        RuntimeError::Options(_)
+        | RuntimeError::Request(_)
+        | RuntimeError::Prompt { .. }
+        | RuntimeError::Absent(_) => 2,
         _ => 1,
     }
 }
 
+/// Whether the reader of standard output has gone. It has what it wanted, so this is no failure and
+/// nobody needs to hear of it.
+pub fn reader_has_gone(error: &RuntimeError) -> bool {
+    matches!(error, RuntimeError::Output(reason) if reason.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Prints a line for the user on standard error. Where that is closed, there is no user to tell.
+pub fn say(line: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 fn fail(error: &RuntimeError) -> ExitCode {
-    // Whoever read our output has gone, and knows it.
-    let reader_has_gone = matches!(error, RuntimeError::Terminal(reason)
-        if reason.kind() == std::io::ErrorKind::BrokenPipe);
-    if !reader_has_gone {
-        eprintln!("error: {error}");
+    if reader_has_gone(error) {
+        return ExitCode::SUCCESS;
     }
+    say(format_args!("error: {error}"));
     ExitCode::from(exit_code(error))
 }

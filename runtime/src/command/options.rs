@@ -5,23 +5,39 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use clap::Args;
 use weir_abi::IsaLevel;
 
+use super::numbers::{sampling, whole};
+use super::say;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
 
 fn parse_isa(text: &str) -> Result<IsaLevel, String> {
     IsaLevel::ALL
         .into_iter()
         .find(|level| level.name() == text)
-        .ok_or_else(|| format!("one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", ")))
+        .ok_or_else(|| format!("it must be one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", ")))
 }
 
+fn stop_text(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("an empty text would stop every answer at once".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Most threads that can be asked for: far above what helps, far below what a system refuses.
+const MAX_THREADS: usize = 1024;
+
+/// Most slots that can be asked for, when a model is compiled and when it runs.
+pub const MAX_SLOTS: u32 = 4096;
+
 /// How the model runs.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Running")]
 pub struct RuntimeArguments {
     /// Compute threads; results do not depend on it [default: one per processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), allow_hyphen_values = true)]
     pub threads: Option<usize>,
     /// Sequences at once [default: what the model was compiled for]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_SLOTS), allow_hyphen_values = true)]
     pub slots: Option<u32>,
     /// Instruction set: portable, avx2 or avx512 [default: the best that runs here]
     #[arg(long, value_name = "LEVEL", value_parser = parse_isa)]
@@ -36,42 +52,42 @@ impl RuntimeArguments {
 }
 
 /// How tokens are chosen. What is absent comes from the model.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
     /// Divisor of the logits, 0 for the most likely token [default: 0, unless the model's
     /// generation_config.json says do_sample, then its temperature]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = sampling(|o| &mut o.temperature), allow_hyphen_values = true)]
     pub temperature: Option<f32>,
     /// Sample from the K most likely tokens, 0 for all [default: the model's, or all]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = whole(0, u32::MAX), allow_hyphen_values = true)]
     pub top_k: Option<u32>,
     /// Sample from the most likely tokens that sum to this probability [default: the model's, or 1]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = sampling(|o| &mut o.top_p), allow_hyphen_values = true)]
     pub top_p: Option<f32>,
     /// Drop tokens under this share of the best one's probability [default: the model's, or 0]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = sampling(|o| &mut o.min_p), allow_hyphen_values = true)]
     pub min_p: Option<f32>,
     /// Divide the logits of tokens in prompt and answer by this [default: the model's, or 1]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = sampling(|o| &mut o.repetition_penalty), allow_hyphen_values = true)]
     pub repetition_penalty: Option<f32>,
     /// Subtract this from the logits of tokens in the answer
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = sampling(|o| &mut o.presence_penalty), allow_hyphen_values = true)]
     pub presence_penalty: Option<f32>,
     /// Subtract this from the logits of tokens in the answer, once per occurrence
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = sampling(|o| &mut o.frequency_penalty), allow_hyphen_values = true)]
     pub frequency_penalty: Option<f32>,
     /// Seed of the draws; the same seed gives the same text [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0, u64::MAX), allow_hyphen_values = true)]
     pub seed: Option<u64>,
     /// End the answer before this text (repeatable)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = stop_text, allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// Go on after the model's end token
     #[arg(long)]
     pub ignore_eos: bool,
     /// Most tokens of an answer [default: what the model's context allows]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1, u32::MAX), allow_hyphen_values = true)]
     pub max_tokens: Option<u32>,
 }
 
@@ -106,7 +122,10 @@ impl std::str::FromStr for TokenIds {
 
     fn from_str(text: &str) -> Result<TokenIds, String> {
         text.split(',')
-            .map(|id| id.trim().parse().map_err(|_| format!("{id:?} is not a token id")))
+            .map(|id| {
+                let wrong = || format!("{id:?} is not a token id; write numbers as in 5,17,300");
+                id.trim().parse().map_err(|_| wrong())
+            })
             .collect::<Result<_, _>>()
             .map(TokenIds)
     }
@@ -114,6 +133,6 @@ impl std::str::FromStr for TokenIds {
 
 /// Prints the memory ceiling where it does not mix with the answer.
 pub fn announce(model: &Model, options: &RuntimeOptions) -> Result<(), RuntimeError> {
-    eprintln!("{}", model.memory_ceiling(options)?);
+    say(format_args!("{}", model.memory_ceiling(options)?));
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Writes safetensors row by row, so that logits of a long prompt need not fit into memory.
 //!
 //! The format: eight bytes with the header's length, the header in JSON, the tensors' bytes. The
-//! file appears under its name when it is whole.
+//! file appears under its name when it is whole. Errors name it, not the scratch file beside it.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -26,6 +26,17 @@ pub type TensorEntry<'a> = (&'a str, &'a str, u64, Vec<u64>);
 impl TensorFile {
     /// Begins a file with these tensors, whose values follow in this order.
     pub fn create(target: &Path, tensors: &[TensorEntry<'_>]) -> Result<TensorFile, RuntimeError> {
+        let place = |source| RuntimeError::File { path: target.to_owned(), source };
+        match std::fs::metadata(target) {
+            Ok(existing) if existing.is_dir() => {
+                return Err(place(ErrorKind::IsADirectory.into()));
+            }
+            // The new file would take the place of a device or a pipe, not go through it.
+            Ok(existing) if !existing.is_file() => {
+                return Err(place(std::io::Error::other("it is no regular file; name another")));
+            }
+            _ => {}
+        }
         let mut header = Map::new();
         let mut end = 0;
         for (name, dtype, element_bytes, dimensions) in tensors {
@@ -40,8 +51,7 @@ impl TensorFile {
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let temporary = target.with_file_name(name);
-        let file = File::create(&temporary)
-            .map_err(|source| RuntimeError::File { path: temporary.clone(), source })?;
+        let file = File::create(&temporary).map_err(place)?;
         let mut tensors = TensorFile {
             target: target.to_owned(),
             temporary,
@@ -69,7 +79,7 @@ impl TensorFile {
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), RuntimeError> {
         self.out
             .write_all(bytes)
-            .map_err(|source| RuntimeError::File { path: self.temporary.clone(), source })
+            .map_err(|source| RuntimeError::File { path: self.target.clone(), source })
     }
 
     /// Gives the file its name. All values must have been written.

@@ -35,7 +35,7 @@ fn wrong_values_are_usage_errors() {
     use clap::error::ErrorKind::{ArgumentConflict, InvalidValue, ValueValidation};
     let wrong = [
         ("generate --ids 1,x", ValueValidation),
-        ("generate --ids -1", clap::error::ErrorKind::UnknownArgument),
+        ("generate --ids -1", ValueValidation),
         ("generate --max-tokens 0 --prompt a", ValueValidation),
         ("generate --isa sse2 --prompt a", ValueValidation),
         ("generate a", InvalidValue),
@@ -48,6 +48,57 @@ fn wrong_values_are_usage_errors() {
     }
     assert!(parse("logits --ids 1 --force 3 -o f").is_ok());
     assert!(parse("chat --temperature 0.7 --stop a --stop b --isa avx2 --threads 2").is_ok());
+}
+
+#[test]
+fn numbers_outside_their_range_name_option_and_range() {
+    let wrong = [
+        ("--temperature -1", "--temperature <X>", "0 or more"),
+        ("--temperature inf", "--temperature <X>", "a finite number"),
+        ("--top-p 0", "--top-p <P>", "above 0 and at most 1"),
+        ("--min-p -0.5", "--min-p <P>", "between 0 and 1"),
+        ("--repetition-penalty 0", "--repetition-penalty <X>", "above 0"),
+        ("--presence-penalty x", "--presence-penalty <X>", "a finite number"),
+        ("--top-k -3", "--top-k <K>", "from 0 to 4294967295"),
+        ("--seed -1", "--seed <N>", "from 0 to 18446744073709551615"),
+        ("--max-tokens 0", "--max-tokens <N>", "from 1 to 4294967295"),
+        ("--threads 0", "--threads <N>", "from 1 to 1024"),
+        ("--slots 0", "--slots <N>", "from 1 to 4096"),
+    ];
+    for (arguments, option, range) in wrong {
+        for command in ["generate", "chat"] {
+            let line = format!("model {command} {arguments}");
+            let error = Program::try_parse_from(line.split_whitespace()).unwrap_err().to_string();
+            assert!(error.contains(option) && error.contains(range), "{line}: {error}");
+        }
+    }
+    let accepted =
+        "generate --presence-penalty -1.5 --frequency-penalty -0.5 --temperature 0 --ids 1";
+    assert!(parse(accepted).is_ok());
+}
+
+#[test]
+fn texts_may_begin_with_a_hyphen() {
+    let line = ["model", "generate", "--prompt", "- one", "--stop", "--"];
+    let Ok(Program { command: Command::Generate(generate) }) = Program::try_parse_from(line) else {
+        panic!("not accepted");
+    };
+    assert_eq!(
+        (generate.prompt, generate.sampling.stop),
+        (vec!["- one".into()], vec!["--".into()])
+    );
+}
+
+#[test]
+fn prompts_are_checked_before_there_is_a_model() {
+    let refusal = |arguments: &str| match parse(arguments) {
+        Ok(Command::Generate(generate)) => generate.check().unwrap_err().to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal("generate").contains("nothing to continue"));
+    assert!(refusal("generate --prompt-file - -").contains("one prompt only"));
+    assert!(refusal("generate --prompt-file no-such-file").starts_with("no-such-file: "));
+    assert!(refusal("generate --prompt-file src").starts_with("src: is a directory"));
 }
 
 #[test]
