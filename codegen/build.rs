@@ -1,6 +1,6 @@
 //! Builds the runtime that compiled models begin with, so that one `cargo build` gives a compiler
-//! that needs no other file: the static program (`runtime-program`), the archive for other
-//! programs (`runtime-archive`) and its C header (`runtime-header`), all in `OUT_DIR`.
+//! that needs no other file: the static program (`runtime-program`), the object for other
+//! programs (`runtime-object`) and its C header (`runtime-header`), all in `OUT_DIR`.
 //!
 //! The runtime is built by a cargo of its own, in a target folder of its own, because it needs
 //! another profile and another way of linking than the compiler. What reaches that cargo is
@@ -50,7 +50,7 @@ fn main() {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
     let clippy = Path::new(&wrapper).file_stem() == Some(OsStr::new("clippy-driver"));
     let skipped = clippy || env::var_os("WEIR_STUB").is_some_and(|value| value == "skip");
-    let parts = ["runtime-program", "runtime-archive", "runtime-header"];
+    let parts = ["runtime-program", "runtime-object", "runtime-header"];
     if skipped {
         for part in parts {
             write(&out.join(part), &[]);
@@ -61,11 +61,10 @@ fn main() {
     let target = out.join("runtime-target");
     build_runtime(&workspace, &target);
     let built = target.join(TARGET).join(PROFILE);
-    let sources = [
-        built.join("weir-model"),
-        built.join("libweir_runtime.a"),
-        workspace.join("runtime/include/weir.h"),
-    ];
+    let header = workspace.join("runtime/include/weir.h");
+    let object = target.join("weir-runtime.o");
+    link_library(&built.join("libweir_runtime.a"), &header, &object);
+    let sources = [built.join("weir-model"), object, header];
     for (source, part) in sources.iter().zip(parts) {
         let bytes = std::fs::read(source).unwrap_or_else(|error| fail(source, &error));
         write(&out.join(part), &bytes);
@@ -106,6 +105,35 @@ fn build_runtime(workspace: &Path, target: &Path) {
             std::process::exit(1);
         }
         Err(error) => fail(Path::new("cargo"), &error),
+    }
+}
+
+/// Links the archive's members into one object of what the header's functions need. The archive is
+/// fifteen times as long: it holds the standard library whole, with debug information and bitcode.
+fn link_library(archive: &Path, header: &Path, object: &Path) {
+    let script = object.with_extension("ld");
+    let drop = "SECTIONS { /DISCARD/ : { *(.llvmbc) *(.llvmcmd) } }\nINSERT AFTER .text;\n";
+    write(&script, drop.as_bytes());
+    let declared = std::fs::read_to_string(header).unwrap_or_else(|error| fail(header, &error));
+    let mut linker = Command::new("cc");
+    linker.args(["-r", "-nostdlib", "-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-T"]);
+    linker.arg(&script);
+    // A function's name stands in front of its parameters.
+    for (before, _) in declared.match_indices('(').map(|(at, _)| declared.split_at(at)) {
+        let start = before.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let name = &before[start.map_or(0, |start| start + 1)..];
+        if name.starts_with("weir_") {
+            linker.arg(format!("-Wl,-u,{name}"));
+        }
+    }
+    linker.arg(archive).arg("-o").arg(object);
+    match linker.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => {
+            println!("cargo::error=linking the runtime into one object failed: {status}");
+            std::process::exit(1);
+        }
+        Err(error) => fail(Path::new("cc"), &error),
     }
 }
 

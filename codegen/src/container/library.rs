@@ -1,7 +1,7 @@
 //! An archive that holds the runtime and one model, and the C header to use them with.
 //!
-//! The archive's members are those of the runtime archive, then the model's object, in the format
-//! and with the symbol index that every linker reads.
+//! The archive's members are the runtime's object and the model's, in the format and with the symbol
+//! index that every linker reads.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,7 +10,6 @@ use std::path::Path;
 use ar_archive_writer::{
     ArchiveKind, DEFAULT_OBJECT_READER, NewArchiveMember, write_archive_to_stream,
 };
-use object::read::archive::ArchiveFile;
 
 use super::object_file::{MODEL_SYMBOL, stream_object};
 use super::output::OutputFile;
@@ -18,8 +17,9 @@ use super::{ContainerError, Progress, runtime};
 use crate::image::ModelImage;
 use crate::jit::map_own_file;
 
-/// Name of the model's object in the archive.
-const MEMBER: &str = "weir-model.o";
+/// Names of the objects in the archive.
+const RUNTIME: &str = "weir-runtime.o";
+const MODEL: &str = "weir-model.o";
 /// The runtime's C interface.
 const INTERFACE: &str = include_str!(concat!(env!("OUT_DIR"), "/runtime-header"));
 
@@ -30,12 +30,12 @@ pub fn write_library<'a>(
     header: &Path,
     progress: &'a mut Progress<'a>,
 ) -> Result<(), ContainerError> {
-    let archive = runtime::archive()?;
+    let runtime = runtime::object()?;
     let mut object = OutputFile::create(output)?;
     stream_object(image, &mut object, progress)?;
     let mapped = map_own_file(object.file()).map_err(|error| object.error(error))?;
     let mut library = OutputFile::create(output)?;
-    let joined = join(archive, &mapped, library.file());
+    let joined = join(runtime, &mapped, library.file());
     joined.map_err(|error| library.error(error))?;
     drop((mapped, object));
     let mut interface = OutputFile::create(header)?;
@@ -44,15 +44,8 @@ pub fn write_library<'a>(
     library.finish(0o644)
 }
 
-fn join(archive: &[u8], object: &[u8], library: &mut File) -> std::io::Result<()> {
-    let broken = |error: object::read::Error| std::io::Error::other(error.to_string());
-    let mut members = Vec::new();
-    for member in ArchiveFile::parse(archive).map_err(broken)?.members() {
-        let member = member.map_err(broken)?;
-        let name = String::from_utf8_lossy(member.name()).into_owned();
-        members.push(new_member(member.data(archive).map_err(broken)?, name));
-    }
-    members.push(new_member(object, MEMBER.into()));
+fn join(runtime: &[u8], model: &[u8], library: &mut File) -> std::io::Result<()> {
+    let members = [new_member(runtime, RUNTIME.into()), new_member(model, MODEL.into())];
     let mut stream = BufWriter::new(library);
     write_archive_to_stream(&mut stream, &members, ArchiveKind::Gnu, false, None)?;
     stream.flush()
