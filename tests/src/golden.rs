@@ -15,6 +15,11 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Rows with this one only.
+    pub fn single(row: &[f32]) -> Rows {
+        Rows { width: row.len(), values: row.to_vec() }
+    }
+
     /// Number of rows.
     pub fn count(&self) -> usize {
         self.values.len() / self.width.max(1)

@@ -1,6 +1,7 @@
 //! What the suites share: where models lie, what their golden files hold, how results are compared,
 //! and the systems under test behind one trait.
 
+pub mod activations;
 pub mod compare;
 pub mod golden;
 pub mod places;

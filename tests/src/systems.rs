@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use safetensors::SafeTensors;
 use weir_ir::Graph;
-use weir_ir::interpret::Session;
+use weir_ir::interpret::{Rounding, Session};
 use weir_runtime::command::Program;
 
 use crate::golden::{self, Rows};
@@ -179,6 +179,7 @@ impl System for Jit {
 /// The scalar references of the ops, over the graph at stage `Fixed`.
 pub struct Oracle {
     graph: Graph,
+    rounding: Option<Rounding>,
 }
 
 impl Oracle {
@@ -186,7 +187,18 @@ impl Oracle {
     pub fn lower(model: &Path, setup: &Setup) -> Result<Oracle> {
         let report = weir::ReportOptions { quiet: true, ..Default::default() };
         let lowered = weir::lower(&setup.options(model), &report, &weir::Progress::new(true))?;
-        Ok(Oracle { graph: lowered.graph })
+        Ok(Oracle { graph: lowered.graph, rounding: None })
+    }
+
+    /// The graph at stage `Fixed`.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Rounds activations before products.
+    pub fn with_rounding(mut self, rounding: Rounding) -> Oracle {
+        self.rounding = Some(rounding);
+        self
     }
 }
 
@@ -198,6 +210,9 @@ impl System for Oracle {
     fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits> {
         let mut session = Session::new(&self.graph)?;
         session.set_longest(prompt.len() + forced.len().saturating_sub(1));
+        if let Some(rounding) = self.rounding {
+            session.set_rounding(rounding);
+        }
         let ids: Vec<i64> = prompt.iter().map(|id| i64::from(*id)).collect();
         let prefill = session.prefill(&ids)?;
         let width = prefill.first().map_or(0, Vec::len);

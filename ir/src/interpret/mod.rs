@@ -170,7 +170,13 @@ pub struct Interpreter<'g> {
     constants: RefCell<HashMap<Const, Tensor>>,
     /// Greatest length that the sequence may reach; past + sequence if not given.
     pub longest: Option<i64>,
+    /// Changes each row that enters a product with a weight; nothing if not given.
+    pub rounding: Option<Rounding>,
 }
+
+/// What a compiled product does to a row of activations before it multiplies: int8 or bf16
+/// activations are chosen by the weight's type and are no part of the graph.
+pub type Rounding = fn(weight: &TensorType, row: &mut [f32]);
 
 /// Values of `main`: only what they depend on is computed. Inputs come from `inputs`, or from
 /// their known content.
@@ -192,7 +198,7 @@ pub fn run_op(op: &Op, operands: &[Tensor], bindings: &Bindings) -> Result<Vec<T
 impl<'g> Interpreter<'g> {
     /// An interpreter of a graph.
     pub fn new(graph: &'g Graph) -> Interpreter<'g> {
-        Interpreter { graph, constants: RefCell::default(), longest: None }
+        Interpreter { graph, constants: RefCell::default(), longest: None, rounding: None }
     }
 
     /// The graph.
@@ -402,6 +408,14 @@ impl<'g> Interpreter<'g> {
         let rotary_sets = rotary.sets.max(1) as usize;
         let rotary_set = if rotary_sets > 1 && second { 1 } else { 0 };
         let cx = Context { results: &results, longest, rotary_set, rotary_sets };
+        let rounded;
+        let operands = match (&op, self.rounding) {
+            (Op::Linear(_), Some(rounding)) => {
+                rounded = with_rounded_rows(operands, &types[1], rounding)?;
+                &rounded
+            }
+            _ => operands,
+        };
         let tensors = op.run(operands, &cx)?;
         debug_assert!(
             tensors.iter().zip(&results).all(|(tensor, sizes)| tensor.sizes() == sizes),
@@ -424,6 +438,21 @@ impl<'g> Interpreter<'g> {
         self.constants.borrow_mut().insert(constant, tensor.clone());
         Ok(tensor)
     }
+}
+
+/// The operands of a product, rows of the first one changed.
+fn with_rounded_rows(
+    operands: &[Tensor],
+    weight: &TensorType,
+    rounding: Rounding,
+) -> Result<Vec<Tensor>, EvalFault> {
+    let mut operands = operands.to_vec();
+    let x = &operands[0];
+    let mut values = x.f32s()?.to_vec();
+    let width = x.sizes().last().copied().unwrap_or(1).max(1);
+    values.chunks_mut(width).for_each(|row| rounding(weight, row));
+    operands[0] = Tensor::from_f32(x.dtype(), x.sizes().to_vec(), values);
+    Ok(operands)
 }
 
 /// Which tables and caches a body sees.

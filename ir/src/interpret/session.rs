@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Bindings, CacheState, EvalError, EvalFault, Interpreter, Tensor};
+use super::{Bindings, CacheState, EvalError, EvalFault, Interpreter, Rounding, Tensor};
 use crate::entity::Value;
 use crate::graph::{Graph, InputRole, OutputRole, Param};
 
@@ -35,6 +35,11 @@ impl<'g> Session<'g> {
     /// on the length choose them by it. Without it each call goes by its own length.
     pub fn set_longest(&mut self, longest: usize) {
         self.interpreter.longest = Some(longest as i64);
+    }
+
+    /// Rounds the rows that enter products as a compiled model does.
+    pub fn set_rounding(&mut self, rounding: Rounding) {
+        self.interpreter.rounding = Some(rounding);
     }
 
     /// States of the caches, from stage `Cached` on.

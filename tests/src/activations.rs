@@ -1,0 +1,133 @@
+//! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error; both
+//! are those of `docs/numerics.md`, which derives them.
+
+use anyhow::{Result, bail};
+use weir_ir::{DType, Element, Graph, Op, TensorType};
+
+use crate::compare::{Distance, distance};
+use crate::golden::Rows;
+
+/// Chance that a model without a fault exceeds a bound of one prompt's rows, if errors are normal.
+const FALSE_ALARM: f64 = 1e-6;
+
+/// Gain of the blocks of a model on the errors of their inputs, in root mean square.
+const GAIN: f64 = 2.0;
+
+/// Elements of a block of int8 activations: the largest part of a weight's block of at most 64
+/// elements, in sixteens.
+fn block(weight: &TensorType) -> Option<usize> {
+    let Element::Quant(format) = weight.element else { return None };
+    (1..=4).rev().map(|n| 16 * n).find(|part| format.block as usize % part == 0)
+}
+
+/// Rounds a row that enters a product with this weight: the default arithmetic of its format.
+pub fn round_activations(weight: &TensorType, row: &mut [f32]) {
+    match (block(weight), weight.element) {
+        (Some(block), _) => row.chunks_mut(block).for_each(to_int8),
+        (None, Element::Plain(DType::BF16)) => row.iter_mut().for_each(|x| *x = to_bf16(*x)),
+        _ => {}
+    }
+}
+
+fn to_int8(block: &mut [f32]) {
+    let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+    for x in block {
+        *x = (*x * inverse).round_ties_even() * (largest / 127.0);
+    }
+}
+
+/// To nearest even with 8 significant bits; the values here are finite.
+fn to_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let even = (bits >> 16) & 1;
+    f32::from_bits((bits + 0x7fff + even) & 0xffff_0000)
+}
+
+/// Error of rounded activations against float32, as the model's weights let expect it.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// Root mean square of a prompt's errors in parts of its logits'.
+    pub relative: f64,
+    /// Norm of each logit's weights in parts of their root mean square.
+    norms: Vec<f64>,
+}
+
+impl Bound {
+    /// The bound of a graph at stage `Fixed`; `None` where the default arithmetic is float32.
+    pub fn of(graph: &Graph) -> Result<Option<Bound>> {
+        let mut input_error = 0f64;
+        let weights = graph.constants.iter().map(|(_, constant)| &constant.ty);
+        for weight in weights.filter(|ty| ty.shape.len() == 2) {
+            let error = match (block(weight), weight.element) {
+                (Some(block), _) => {
+                    (2.0 * (2.0 * block as f64).ln()).sqrt() / (127.0 * 12f64.sqrt())
+                }
+                (None, Element::Plain(DType::BF16)) => 1.0 / 256.0 / 3f64.sqrt(),
+                _ => continue,
+            };
+            input_error = input_error.max(error);
+        }
+        if input_error == 0.0 {
+            return Ok(None);
+        }
+        let products = 4.0 * graph.caches.len() as f64 + 1.0;
+        let relative = GAIN * input_error * products.sqrt();
+        Ok(Some(Bound { relative, norms: head_norms(graph)? }))
+    }
+
+    /// Judges rows of logits against float32: all together, each row, each logit.
+    pub fn check(&self, what: &str, ours: &Rows, exact: &Rows) -> Result<Distance> {
+        let all = distance(ours, exact)?;
+        let allowed = self.relative * f64::from(all.reference);
+        let found = f64::from(all.root_mean_square);
+        if found > allowed {
+            bail!("{what}: root mean square {found:.4}, allowed {allowed:.4}");
+        }
+        let (rows, width) = (exact.count() as f64, exact.width as f64);
+        let row_factor = (2.0 * (rows / FALSE_ALARM).ln()).sqrt();
+        let factor = (2.0 * (rows * width / FALSE_ALARM).ln()).sqrt();
+        for index in 0..exact.count() {
+            let (ours, exact) = (ours.row(index), exact.row(index));
+            let row = distance(&Rows::single(ours), &Rows::single(exact))?;
+            let found = f64::from(row.root_mean_square);
+            let allowed = row_factor * self.relative * f64::from(row.reference);
+            if found > allowed {
+                bail!("{what}, row {index}: root mean square {found:.4}, allowed {allowed:.4}");
+            }
+            for (token, (x, y)) in ours.iter().zip(exact).enumerate() {
+                let norm = self.norms.get(token).copied().unwrap_or(1.0);
+                let error = f64::from((x - y).abs());
+                // A row that is all but exact has no spread to compare with.
+                let allowed = factor * norm * found + 1e-4 * f64::from(row.reference);
+                if error > allowed {
+                    bail!(
+                        "{what}, row {index}, token {token}: off by {error:.4}, allowed {allowed:.4} \
+                         where the row's root mean square is {found:.4}"
+                    );
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Norms of the rows of the head's weight in parts of their root mean square; none where the logits
+/// are no product.
+fn head_norms(graph: &Graph) -> Result<Vec<f64>> {
+    let main = &graph.main;
+    let maker = |value| main.nodes.iter().find(|(_, node)| node.results.contains(&value));
+    let products = main.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
+    let Some((_, head)) = products.last() else { return Ok(Vec::new()) };
+    let Some((_, weight)) = maker(head.operands[1]) else { return Ok(Vec::new()) };
+    let Op::ReadConstant(read) = &weight.op else { return Ok(Vec::new()) };
+    let weight = graph.constants[read.constant].tensor()?;
+    let [channels, reduction] = *weight.sizes() else { return Ok(Vec::new()) };
+    let values = weight.f32s()?;
+    let squares: Vec<f64> = values
+        .chunks(reduction)
+        .map(|row| row.iter().map(|w| f64::from(*w).powi(2)).sum())
+        .collect();
+    let mean = squares.iter().sum::<f64>() / channels as f64;
+    Ok(squares.iter().map(|square| (square / mean).sqrt()).collect())
+}
