@@ -1,5 +1,6 @@
 //! Suites over whole models, a named test per model and question: `cargo test -p weir-tests NAME`.
 
+mod activations;
 mod artefact;
 mod broken;
 mod company;
@@ -22,6 +23,7 @@ fn main() {
     }
     let mut trials = Vec::new();
     trials.extend(golden::trials());
+    trials.extend(activations::trials());
     trials.extend(trained::trials());
     trials.extend(policies::trials());
     trials.extend(company::trials());

@@ -1,0 +1,144 @@
+//! Faults put into the arithmetic of activations on purpose: the checks of `own_arithmetic` must see
+//! them, and this says which check sees which (the table in `docs/numerics.md`).
+
+use anyhow::{Result, bail};
+use libtest_mimic::Trial;
+use weir_ir::TensorType;
+use weir_ir::interpret::Rounding;
+use weir_tests::activations::{Bound, block, round_activations, same_rounding};
+use weir_tests::golden::read;
+use weir_tests::places::root;
+use weir_tests::systems::{Oracle, Setup, System};
+
+use crate::trial;
+
+/// A wrong arithmetic: its name, the arithmetic, whether it leaves the bound against float32.
+type Fault = (&'static str, Rounding, bool);
+
+/// The second block of a row has a scale that is 2 % too great.
+fn scale_of_one_block(weight: &TensorType, row: &mut [f32]) {
+    round_activations(weight, row);
+    let block = block(weight).unwrap_or(32);
+    row.iter_mut().skip(block).take(block).for_each(|x| *x *= 1.02);
+}
+
+/// The same, only where a product narrows its rows (the second of an MLP).
+fn scale_of_one_block_of_one_product(weight: &TensorType, row: &mut [f32]) {
+    let sizes = weight.sizes().unwrap_or_default();
+    if sizes.first() < sizes.last() {
+        scale_of_one_block(weight, row);
+    } else {
+        round_activations(weight, row);
+    }
+}
+
+/// Every scale is 5 % too great; norms take most of it out again.
+fn scale_of_all_blocks(weight: &TensorType, row: &mut [f32]) {
+    round_activations(weight, row);
+    row.iter_mut().for_each(|x| *x *= 1.05);
+}
+
+/// Codes end at 100 instead of 127.
+fn codes_to_100(weight: &TensorType, row: &mut [f32]) {
+    let block = block(weight).unwrap_or(row.len().max(1));
+    for block in row.chunks_mut(block) {
+        let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        let end = largest * (100.0 / 127.0);
+        block.iter_mut().for_each(|x| *x = x.clamp(-end, end));
+    }
+    round_activations(weight, row);
+}
+
+/// Towards zero instead of to the nearest code.
+fn truncated(weight: &TensorType, row: &mut [f32]) {
+    let Some(block) = block(weight) else {
+        row.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0xffff_0000));
+        return;
+    };
+    for block in row.chunks_mut(block) {
+        let unit = block.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
+        if unit > 0.0 {
+            block.iter_mut().for_each(|x| *x = (*x / unit).trunc() * unit);
+        }
+    }
+}
+
+/// The first block's scale serves all.
+fn one_scale(weight: &TensorType, row: &mut [f32]) {
+    let block = block(weight).unwrap_or(row.len().max(1));
+    let size = |part: &[f32]| part.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    let first = size(&row[..block.min(row.len())]);
+    round_activations(weight, row);
+    for part in row.chunks_mut(block) {
+        let own = size(part);
+        if own > 0.0 {
+            part.iter_mut().for_each(|x| *x *= first / own);
+        }
+    }
+}
+
+/// The last element of a row is left out.
+fn without_the_last(weight: &TensorType, row: &mut [f32]) {
+    round_activations(weight, row);
+    if let Some(last) = row.last_mut() {
+        *last = 0.0;
+    }
+}
+
+/// No rounding at all: a model that was compiled in float32 by mistake.
+fn exact(_: &TensorType, _: &mut [f32]) {}
+
+const INT8: [Fault; 8] = [
+    ("one block of one product is 2 % off", scale_of_one_block_of_one_product, false),
+    ("one block of each product is 2 % off", scale_of_one_block, true),
+    ("all scales are 5 % off", scale_of_all_blocks, true),
+    ("codes end at 100", codes_to_100, true),
+    ("codes are truncated", truncated, true),
+    ("one scale serves all blocks", one_scale, true),
+    ("the last element is left out", without_the_last, true),
+    ("nothing is rounded", exact, false),
+];
+
+const BF16: [Fault; 3] = [
+    ("values are truncated", truncated, false),
+    ("the last element is left out", without_the_last, true),
+    ("nothing is rounded", exact, false),
+];
+
+pub fn trials() -> Vec<Trial> {
+    [
+        ("narrow-nbits-int4", &INT8[..]),
+        ("qwen2-genai-int8", &INT8[..]),
+        ("llama-genai-bf16", &BF16[..]),
+    ]
+    .into_iter()
+    .map(|(fixture, faults)| {
+        trial(format!("activations/{fixture}/faults"), move || faults_are_seen(fixture, faults))
+    })
+    .collect()
+}
+
+fn faults_are_seen(fixture: &str, faults: &[Fault]) -> Result<()> {
+    let folder = root().join("tests/fixtures/onnx").join(fixture);
+    let setup = Setup { compute: None, ..Setup::exact(320) };
+    let oracle = || Oracle::lower(&folder, &setup);
+    let Some(bound) = Bound::of(oracle()?.graph())? else { bail!("the default is float32") };
+    let case = &read(&folder)?[0];
+    let mut wrong = Vec::new();
+    for (fault, rounding, leaves) in faults {
+        let mut faulty = oracle()?.with_rounding(*rounding);
+        let mut defined = oracle()?.with_rounding(round_activations);
+        let is_seen = same_rounding(&mut faulty, &mut defined, &case.prompt).is_err();
+        let logits = faulty.logits(&case.prompt, &case.forced)?;
+        let judged = bound.check(fixture, &logits.steps, &case.steps);
+        let answer = match &judged {
+            Ok(found) => format!("{:.4} within", found.root_mean_square / found.reference),
+            Err(error) => format!("{error} of"),
+        };
+        println!("{fixture}: {fault}: {answer} {:.4}; definition: {is_seen}", bound.relative);
+        if !is_seen || judged.is_err() != *leaves {
+            wrong.push(*fault);
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { bail!("not seen as expected: {}", wrong.join("; ")) }
+}
