@@ -81,12 +81,12 @@ impl Compile {
         let listing = matches!(self.emit, Emit::Clif | Emit::Asm);
         with_image(&mut lowered, &model, &progress, listing, |image, report| {
             let work = progress.start_bytes("writing", image.weights.bytes);
-            let mut progress = |done, _| work.at(done);
+            let mut advance = |done, _| work.at(done);
             match self.emit {
-                Emit::Exe => write_executable(image, output, &mut progress)?,
-                Emit::Obj => write_object(image, output, &mut progress)?,
+                Emit::Exe => write_executable(image, output, &mut advance)?,
+                Emit::Obj => write_object(image, output, &mut advance)?,
                 Emit::Lib => {
-                    write_library(image, output, &output.with_extension("h"), &mut progress)?;
+                    write_library(image, output, &output.with_extension("h"), &mut advance)?;
                 }
                 Emit::Clif => write_text(output, report.clif.as_deref().unwrap_or_default())?,
                 Emit::Asm => write_text(output, report.assembly.as_deref().unwrap_or_default())?,
@@ -95,6 +95,13 @@ impl Compile {
             Ok(())
         })?;
         print_times(&lowered, &self.report);
+        if self.emit == Emit::Exe {
+            let call = if output.parent() == Some(Path::new("")) { "./" } else { "" };
+            let output = output.display();
+            progress.tell(format_args!(
+                "{output} is ready; try {call}{output} generate --prompt \"Once upon a time\""
+            ));
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! From options to a compiled model: import, passes, code generation, in that order.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use weir_codegen::image::ModelImage;
@@ -8,7 +10,7 @@ use weir_codegen::jit::ModelInMemory;
 use weir_codegen::kernels::matmul::Compute;
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::{Graph, Stage, verify::verify};
-use weir_passes::kv::policy::KvOptions;
+use weir_passes::kv::policy::{KvError, KvOptions};
 use weir_passes::registry::{PASSES, Pass};
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::CompiledModel;
@@ -58,11 +60,8 @@ pub fn lower(
     for name in report.dump.iter().map(String::as_str).chain(stop) {
         check_pass(name)?;
     }
-    let kv = KvOptions::parse(&options.kv).map_err(kv_failure)?;
-    let kv = match options.kv_rows {
-        Some(rows) => kv.with_rows(rows).map_err(kv_failure)?,
-        None => kv,
-    };
+    let kv = kv(options)?;
+    check_places(options)?;
     let start = Instant::now();
     let work = progress.start("importing");
     let import = ImportOptions { links_under: options.links_under.clone() };
@@ -274,8 +273,40 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
     }
 }
 
-fn kv_failure(error: weir_passes::kv::policy::KvError) -> Failure {
-    Failure::usage(format!("--kv: {error}"))
+/// The cache policy out of both of its options.
+fn kv(options: &ModelOptions) -> Result<KvOptions, Failure> {
+    let kv = KvOptions::parse(&options.kv)
+        .map_err(|error| Failure::usage(format!("--kv {}: {error}", options.kv)))?;
+    let Some(rows) = options.kv_rows else { return Ok(kv) };
+    kv.with_rows(rows).map_err(|error| match error {
+        KvError::Twice(_) => Failure::usage(format!(
+            "--kv-rows {rows}: --kv {} says rows already; give one of the two",
+            options.kv
+        )),
+        error => Failure::usage(format!("--kv-rows {rows}: {error}")),
+    })
+}
+
+/// Finds paths that cannot be meant before anything is read.
+fn check_places(options: &ModelOptions) -> Result<(), Failure> {
+    if let Some(folder) = options.links_under.as_deref().filter(|folder| !folder.is_dir()) {
+        let folder = folder.display();
+        return Err(Failure::usage(format!("--links-under {folder}: there is no such directory")));
+    }
+    if is_compiled(&options.model) {
+        let model = options.model.display();
+        return Err(Failure::usage(format!(
+            "{model} is compiled already; start it, as in {model} generate --prompt \"…\""
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a path is a file that `weir compile` wrote, or at least one of its kind.
+pub fn is_compiled(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && &magic == b"\x7fELF"
 }
 
 fn check_pass(name: &str) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use weir_codegen::CodegenError;
 use weir_codegen::container::ContainerError;
 use weir_frontend::ImportError;
 use weir_passes::PassError;
@@ -60,9 +61,10 @@ impl From<PassError> for Failure {
     }
 }
 
-impl From<weir_codegen::CodegenError> for Failure {
-    fn from(error: weir_codegen::CodegenError) -> Failure {
-        Failure::other(error)
+impl From<CodegenError> for Failure {
+    fn from(error: CodegenError) -> Failure {
+        let is_usage = matches!(error, CodegenError::Options(_));
+        Failure { code: if is_usage { 2 } else { 1 }, ..Failure::other(error) }
     }
 }
 

@@ -1,11 +1,11 @@
 //! `weir inspect`: what a model is before it is compiled, or what a compiled file holds.
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use clap::Args;
 use weir_runtime::{CompiledModel, Model, command};
 
-use crate::driver::{load_lowered, lower};
+use crate::driver::{is_compiled, load_lowered, lower};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -29,7 +29,15 @@ pub struct Inspect {
 impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
-        if is_elf(&self.model.model) {
+        if is_compiled(&self.model.model) {
+            let given = [self.model.given(), self.report.given()].concat();
+            if !given.is_empty() {
+                return Err(Failure::usage(format!(
+                    "{} is compiled already; {} can only be chosen when it is compiled",
+                    self.model.model.display(),
+                    given.join(", "),
+                )));
+            }
             return self.tell(CompiledModel::open(&self.model.model)?);
         }
         let progress = Progress::new(self.report.quiet);
@@ -56,10 +64,4 @@ impl Inspect {
         }
         Ok(())
     }
-}
-
-fn is_elf(path: &std::path::Path) -> bool {
-    let mut magic = [0; 4];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && &magic == b"\x7fELF"
 }

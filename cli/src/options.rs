@@ -8,6 +8,19 @@ use weir_runtime::command::whole;
 /// Slots unless the user says otherwise.
 pub const DEFAULT_SLOTS: u32 = 8;
 
+/// Rows of a step unless the user says otherwise.
+const DEFAULT_STEP_ROWS: u32 = 128;
+
+/// Most rows of a step: more would enlarge buffers and no longer speed up the products.
+const MAX_STEP_ROWS: u32 = 1024;
+
+/// Most positions of a sequence: above what any model was made for, and few enough that rotary tables
+/// of all positions fit into memory.
+const MAX_CONTEXT: u32 = 1 << 24;
+
+/// The policy unless the user says otherwise.
+const DEFAULT_KV: &str = "snapstream";
+
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Compiling")]
@@ -21,14 +34,14 @@ pub struct ModelOptions {
     pub slots: u32,
 
     /// Rows that a sequence may have, prompt and answer together [default: the model's limit]
-    #[arg(long, value_name = "N", value_parser = whole(1, u32::MAX), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub context: Option<u32>,
 
     /// Rows of attention state that a slot keeps
     #[arg(
         long,
         value_name = "POLICY",
-        default_value = "snapstream",
+        default_value = DEFAULT_KV,
         long_help = "Rows of attention state that a slot keeps: full, stream or snapstream, with \
                      options after commas, as in\nsnapstream,rows=1024,sinks=4,recent=256,\
                      window=32,pool=5,agg=mean,mode=elastic"
@@ -36,7 +49,7 @@ pub struct ModelOptions {
     pub kv: String,
 
     /// Rows of a slot; short for rows= in --kv
-    #[arg(long, value_name = "C", value_parser = whole(1, u32::MAX), allow_hyphen_values = true)]
+    #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
 
     /// Arithmetic of the matrix products [default: int8 for int4 and int8 weights, bf16 for bf16
@@ -48,8 +61,8 @@ pub struct ModelOptions {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 128,
-        value_parser = whole(1_u32, 1024),
+        default_value_t = DEFAULT_STEP_ROWS,
+        value_parser = whole(1, MAX_STEP_ROWS),
         allow_hyphen_values = true
     )]
     pub step_rows: u32,
@@ -57,6 +70,34 @@ pub struct ModelOptions {
     /// Allow external data files that are links to files beneath this directory
     #[arg(long, value_name = "DIR")]
     pub links_under: Option<PathBuf>,
+}
+
+impl ReportOptions {
+    /// Reports that were asked for and that only compiling makes, as they are written.
+    pub fn given(&self) -> Vec<&'static str> {
+        let given = [
+            ("--dump", !self.dump.is_empty()),
+            ("--stop-after", self.stop_after.is_some()),
+            ("--time", self.time),
+            ("--explain", self.explain),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
+}
+
+impl ModelOptions {
+    /// Options that were given and that only compiling heeds, as they are written.
+    pub fn given(&self) -> Vec<&'static str> {
+        let given = [
+            ("--context", self.context.is_some()),
+            ("--kv", self.kv != DEFAULT_KV),
+            ("--kv-rows", self.kv_rows.is_some()),
+            ("--compute", self.compute.is_some()),
+            ("--step-rows", self.step_rows != DEFAULT_STEP_ROWS),
+            ("--links-under", self.links_under.is_some()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
 }
 
 /// Arithmetic of the matrix products.

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use weir_runtime::command::say;
 
 /// Shows one piece of work after another on standard error.
 pub struct Progress {
@@ -21,6 +22,13 @@ impl Progress {
         Progress { visible: !quiet && std::io::stderr().is_terminal() }
     }
 
+    /// Tells a person at the terminal something that is of no use to a log.
+    pub fn tell(&self, line: std::fmt::Arguments<'_>) {
+        if self.visible {
+            say(line);
+        }
+    }
+
     /// Work without a known length.
     pub fn start(&self, what: &'static str) -> Work {
         self.bar(ProgressBar::new_spinner(), "{spinner} {msg}", what)
@@ -28,7 +36,7 @@ impl Progress {
 
     /// Work over a number of bytes.
     pub fn start_bytes(&self, what: &'static str, bytes: u64) -> Work {
-        let template = "{msg:10} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec}";
+        let template = "{msg:10} [{wide_bar}] {bytes} of {total_bytes}, {elapsed}";
         self.bar(ProgressBar::new(bytes), template, what)
     }
 

@@ -1,49 +1,55 @@
-//! The file under construction: a temporary beside the output that replaces it when it is whole.
+//! The file under construction: it has no name, or a temporary one where the file system knows no
+//! files without, and replaces what is at the output's place when it is whole.
 //!
-//! Invariant: at the output's place is either what was there before or the whole new file. Long
-//! runs of zeros become holes, so that padding and empty weights take no space. Errors name the
-//! output, which is what the user knows, and never the temporary.
+//! Invariant: at the output's place is either what was there before or the whole new file; a compiler
+//! that is killed leaves nothing beside it. Long runs of zeros become holes, so that padding and
+//! empty weights take no space. Errors name the output, which is what the user knows.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Result as IoResult, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use tempfile::{NamedTempFile, TempPath};
 
 use super::ContainerError;
 
 /// Bytes that are looked at together when zeros are left out; a multiple of every block size.
 const HOLE_BYTES: usize = 64 << 10;
 
+/// The files that this process has open, under names.
+const OPEN_FILES: &str = "/proc/self/fd";
+
 pub(super) struct OutputFile {
     path: PathBuf,
-    file: NamedTempFile,
+    file: File,
+    /// Its temporary name, if it has one already.
+    name: Option<TempPath>,
     position: u64,
 }
 
 impl OutputFile {
     /// Begins a file that will be at `path`.
     pub(super) fn create(path: &Path) -> Result<OutputFile, ContainerError> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let place = |source| ContainerError::Io { path: path.into(), source };
         if path.exists() && !path.is_file() {
             // The rename would put the new file in the place of a device, a pipe or a folder.
-            let source = std::io::Error::other("it is no regular file; name another");
-            return Err(ContainerError::Io { path: path.into(), source });
+            return Err(place(std::io::Error::other("it is no regular file; name another")));
         }
-        // Opened by us and not by the library, whose errors would name the temporary.
-        let file = tempfile::Builder::new()
-            .prefix(".weir-")
-            .suffix(".tmp")
-            .make_in(folder, |path| {
+        let (file, name) = match nameless(folder(path)) {
+            Some(file) => (file, None),
+            None => {
+                // Opened by us and not by the library, whose errors would name the temporary.
                 let mut options = OpenOptions::new();
-                options.read(true).write(true).create_new(true).mode(0o600).open(path)
-            })
-            .map_err(|source| ContainerError::Io { path: path.into(), source })?;
-        Ok(OutputFile { path: path.into(), file, position: 0 })
+                options.read(true).write(true).create_new(true).mode(0o600);
+                let named = temporary(path, |path| options.open(path)).map_err(place)?;
+                let (file, name) = named.into_parts();
+                (file, Some(name))
+            }
+        };
+        Ok(OutputFile { path: path.into(), file, name, position: 0 })
     }
 
     /// Appends bytes.
@@ -52,7 +58,7 @@ impl OutputFile {
             if chunk.len() == HOLE_BYTES && is_zero(chunk) {
                 self.skip(chunk.len() as u64)?;
             } else {
-                self.file().write_all(chunk).map_err(|error| self.error(error))?;
+                self.file.write_all(chunk).map_err(|error| self.error(error))?;
                 self.position += chunk.len() as u64;
             }
         }
@@ -70,38 +76,67 @@ impl OutputFile {
     fn skip(&mut self, bytes: u64) -> Result<(), ContainerError> {
         self.position += bytes;
         let position = self.position;
-        self.file().seek(SeekFrom::Start(position)).map_err(|error| self.error(error))?;
+        self.file.seek(SeekFrom::Start(position)).map_err(|error| self.error(error))?;
         Ok(())
     }
 
     /// Overwrites bytes that were written before.
     pub(super) fn rewrite(&mut self, bytes: &[u8], at: u64) -> Result<(), ContainerError> {
-        self.file.as_file().write_all_at(bytes, at).map_err(|error| self.error(error))
+        self.file.write_all_at(bytes, at).map_err(|error| self.error(error))
     }
 
     /// The file itself, for a writer that needs a stream.
     pub(super) fn file(&mut self) -> &mut File {
-        self.file.as_file_mut()
+        &mut self.file
     }
 
     /// Makes the file durable, sets its mode and moves it to its place.
     pub(super) fn finish(self, mode: u32) -> Result<(), ContainerError> {
-        let OutputFile { path, file, position } = self;
-        let set = |file: &File| {
+        let OutputFile { path, file, name, position } = self;
+        let place = || -> IoResult<()> {
             let written = file.metadata()?.len();
             file.set_len(written.max(position))?;
             file.set_permissions(Permissions::from_mode(mode))?;
-            file.sync_all()
+            file.sync_all()?;
+            let name = match name {
+                Some(name) => name,
+                None => temporary(&path, |name| link(&file, name))?.into_temp_path(),
+            };
+            name.persist(&path).map_err(|error| error.error)
         };
-        set(file.as_file())
-            .and_then(|()| file.persist(&path).map(drop).map_err(|error| error.error))
-            .map_err(|source| ContainerError::Io { path, source })
+        let placed = place();
+        placed.map_err(|source| ContainerError::Io { path, source })
     }
 
     /// An error of the operating system at this output.
     pub(super) fn error(&self, source: std::io::Error) -> ContainerError {
         ContainerError::Io { path: self.path.clone(), source }
     }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file that is nowhere to be found, if there can be one that gets its name later.
+fn nameless(folder: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    std::fs::symlink_metadata(open_file(&file)).ok().map(|_| file)
+}
+
+fn open_file(file: &File) -> PathBuf {
+    Path::new(OPEN_FILES).join(file.as_raw_fd().to_string())
+}
+
+/// Gives a nameless file a name that no other has.
+fn link(file: &File, name: &Path) -> IoResult<()> {
+    Ok(linkat(CWD, open_file(file), CWD, name, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Makes something under a new name beside `path`.
+fn temporary<T>(path: &Path, make: impl FnMut(&Path) -> IoResult<T>) -> IoResult<NamedTempFile<T>> {
+    tempfile::Builder::new().prefix(".weir-").suffix(".tmp").make_in(folder(path), make)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

@@ -10,10 +10,9 @@ use super::say;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
 
 fn parse_isa(text: &str) -> Result<IsaLevel, String> {
-    IsaLevel::ALL
-        .into_iter()
-        .find(|level| level.name() == text)
-        .ok_or_else(|| format!("it must be one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", ")))
+    IsaLevel::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| {
+        format!("it must be one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", "))
+    })
 }
 
 fn stop_text(text: &str) -> Result<String, String> {
