@@ -1,5 +1,7 @@
 //! Whole segments in memory against the interpreter, with poisoned cache rows.
 
+mod rows;
+
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr::null;
@@ -48,7 +50,10 @@ fn rows(sizes: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
 }
 
-fn layer_kind(softcap: f32) -> (LayerKind, Vec<(Vec<usize>, f32, f32)>) {
+/// Nodes behind those of a layer: from its weights and its result to another result.
+type Tail = fn(&mut Body, &[Value], Value) -> Value;
+
+fn layer_kind(softcap: f32, tail: Tail) -> (LayerKind, Vec<(Vec<usize>, f32, f32)>) {
     let mut body = Body::default();
     let hidden = body.param(InputRole::Operand, rows(&[WIDTH]), None, None);
     let positions = TensorType::new(DType::I64, vec![Dim::from(Symbol::Rows)]);
@@ -115,6 +120,7 @@ fn layer_kind(softcap: f32) -> (LayerKind, Vec<(Vec<usize>, f32, f32)>) {
     let activation = ops::unary::UnaryOp::Silu;
     let inner = push(&mut body, ops::gated::Gated { activation }.into(), &[gate, up]);
     let h = push(&mut body, linear(false, true), &[inner, weights[10], h]);
+    let h = tail(&mut body, &weights, h);
     body.results.push(BodyResult { value: h, role: OutputRole::Other });
     let kind = LayerKind { name: "layer0".into(), body, weights: shapes.len(), caches: 1 };
     (kind, shapes)
@@ -122,12 +128,16 @@ fn layer_kind(softcap: f32) -> (LayerKind, Vec<(Vec<usize>, f32, f32)>) {
 
 /// A small model: two layers of one kind, a tied head, biases, grouped queries, partial rotary.
 fn model(softcap: f32, layout: &CacheRows) -> Graph {
+    model_with(softcap, layout, |_, _, h| h)
+}
+
+fn model_with(softcap: f32, layout: &CacheRows, tail: Tail) -> Graph {
     let mut graph = Graph::new();
     graph.stage = Stage::Fixed;
     let integers = TensorType::new(DType::I64, vec![Dim::from(Symbol::Rows)]);
     let tokens = graph.main.param(InputRole::Tokens, integers.clone(), None, None);
     let positions = graph.main.param(InputRole::Positions, integers, None, None);
-    let (kind, shapes) = layer_kind(softcap);
+    let (kind, shapes) = layer_kind(softcap, tail);
     let kind = graph.kinds.push(kind);
     let table = matrix(&mut graph, 1, &[VOCABULARY, WIDTH], 0.0, 1.0);
     let table_ty = graph.constants[table].ty.clone();

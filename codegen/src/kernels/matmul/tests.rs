@@ -477,7 +477,9 @@ fn every_half_is_converted_exactly() {
     impl DenseRows for Halves {
         fn row(&self, channel: usize, out: &mut [f32]) {
             for (k, value) in out.iter_mut().enumerate() {
-                *value = half::f16::from_bits((channel * 4096 + k) as u16).to_f32();
+                // Packing refuses the others.
+                let half = half::f16::from_bits((channel * 4096 + k) as u16).to_f32();
+                *value = if half.is_finite() { half } else { 0.0 };
             }
         }
     }
@@ -506,11 +508,8 @@ fn every_half_is_converted_exactly() {
         );
         for (k, value) in floats(&out).into_iter().enumerate() {
             let half = half::f16::from_bits((channel * 4096 + k) as u16);
-            if half.is_nan() {
-                assert!(value.is_nan());
-            } else {
-                assert_eq!(value.to_bits(), half.to_f32().to_bits());
-            }
+            let expected = if half.is_finite() { half.to_f32() } else { 0.0 };
+            assert_eq!(value.to_bits(), expected.to_bits());
         }
     }
 }
