@@ -165,8 +165,8 @@ core_ops! {
     // Elementwise, numpy broadcasting.
     unary::Unary = "unary", Stages::ALL;
     binary::Binary = "binary", Stages::ALL;
-    select::Select = "select", Stages::IMPORTED;
-    cast::Cast = "cast", Stages::IMPORTED;
+    select::Select = "select", Stages::ALL;
+    cast::Cast = "cast", Stages::ALL;
     // Data movement.
     reshape::Reshape = "reshape", Stages::ALL;
     transpose::Transpose = "transpose", Stages::IMPORTED;
