@@ -33,11 +33,23 @@ pub struct Compile {
     pub slots: u32,
 
     /// File to write ("-" for standard output with --emit ir, clif or asm)
-    #[arg(long, short, value_name = "OUT", required_unless_present = "stop_after")]
+    #[arg(
+        long,
+        short,
+        value_name = "OUT",
+        required_unless_present = "stop_after",
+        help_heading = None::<&str>
+    )]
     pub output: Option<PathBuf>,
 
     /// What to write
-    #[arg(long, value_enum, value_name = "FORM", default_value_t = Emit::Exe)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORM",
+        default_value_t = Emit::Exe,
+        help_heading = None::<&str>
+    )]
     pub emit: Emit,
 
     /// What to tell.
@@ -130,7 +142,9 @@ impl Compile {
         let folder = folder(output);
         if !folder.is_dir() {
             let folder = folder.display();
-            return Err(Failure::usage(format!("-o {name}: there is no directory {folder}")));
+            return Err(Failure::usage(format!(
+                "-o {name}: there is no directory {folder}; make it first"
+            )));
         }
         if is_part_of(output, &self.model.model) {
             return Err(Failure::usage(format!(

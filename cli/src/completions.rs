@@ -8,11 +8,16 @@ use clap_complete::{Shell, generate};
 use crate::CommandLine;
 use crate::failure::Failure;
 
+/// What the help says at its end.
+const NOTES: &str = "\
+For this session of bash:
+  source <(weir completions bash)
+For all of them:
+  weir completions bash > ~/.local/share/bash-completion/completions/weir";
+
 /// Write a shell's completion script to standard output.
-///
-/// For this session: source <(weir completions bash). For all: put the script where the shell looks
-/// for completions, such as ~/.local/share/bash-completion/completions/weir.
 #[derive(Args, Debug)]
+#[command(after_help = NOTES)]
 pub struct Completions {
     /// The shell
     shell: Shell,

@@ -71,7 +71,7 @@ impl Execute {
         // clap takes the options of generating in front of another command, too.
         if self.generate != command::Generate::default() {
             return Err(Failure::usage(format!(
-                "options of {0} go behind it: weir run MODEL {0} …",
+                "put the options of {0} behind it, as in weir run MODEL {0} --threads 1",
                 command.name()
             )));
         }

@@ -25,9 +25,15 @@ pub use inspect::Inspect;
 pub use options::{ComputeOption, DEFAULT_SLOTS, ModelOptions, ReportOptions};
 pub use progress::{Progress, Work};
 
+const EXAMPLES: &str = "\
+Examples:
+  weir run models/tales/onnx --prompt \"Once upon a time\"
+  weir compile models/tales/onnx -o tales && ./tales chat
+  weir inspect models/tales/onnx";
+
 /// Compiles a language model into one static executable
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, about, max_term_width = 100)]
+#[command(name = "weir", version, about, max_term_width = 100, after_help = EXAMPLES)]
 pub struct CommandLine {
     #[command(subcommand)]
     command: Command,

@@ -26,7 +26,7 @@ const DEFAULT_KV: &str = "snapstream";
 #[command(next_help_heading = "Compiling")]
 pub struct ModelOptions {
     /// A .onnx file, or the directory that a model was exported to
-    #[arg(help_heading = "Arguments")]
+    #[arg(help_heading = None::<&str>)]
     pub model: PathBuf,
 
     /// Sequences that can be served at once; each command has its own option for it
@@ -132,6 +132,6 @@ pub struct ReportOptions {
     pub explain: bool,
 
     /// No progress bars
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = None::<&str>)]
     pub quiet: bool,
 }

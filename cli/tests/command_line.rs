@@ -12,13 +12,6 @@ fn weir(arguments: &[&str]) -> Output {
     program.current_dir(root()).args(arguments).output().expect("weir starts")
 }
 
-/// Exit code and the first line of standard error.
-fn refusal(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = weir(arguments);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), error.lines().next().unwrap_or_default().to_owned())
-}
-
 #[test]
 fn a_story_without_a_file() {
     let output =
@@ -55,30 +48,134 @@ fn inspect_names_shapes_and_passes() {
 }
 
 #[test]
-fn wrong_usage_is_named() {
-    let model = "models/tales/onnx";
-    for (arguments, part) in [
-        (vec!["compile", model, "-o", "x", "--kv", "snapkv"], "unknown policy \"snapkv\""),
-        (vec!["compile", model, "-o", "x", "--kv", "full,rows=3"], "has no option \"rows\""),
-        (vec!["compile", model, "--stop-after", "nothing"], "no pass is called \"nothing\""),
-        (vec!["run", model, "--prompt", "x", "--stop-after", "fold-layers"], "--stop-after ends"),
-        (vec!["run", model], "nothing to continue"),
-        (vec!["compile", model], "required"),
-    ] {
-        let (code, _) = refusal(&arguments);
-        let all = String::from_utf8_lossy(&weir(&arguments).stderr).into_owned();
-        assert_eq!(code, Some(2), "{arguments:?}: {all}");
-        assert!(all.contains(part), "{arguments:?}: {all}");
-        assert!(!root().join("x").exists());
+fn inspect_says_formats_and_passes_to_programs_too() {
+    let output = weir(&["inspect", "tests/fixtures/onnx/qwen2-genai-int8", "--json"]);
+    let facts: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let weights: Vec<_> = facts["weights"].as_array().expect("weights").iter().collect();
+    let of = |part: &str| weights.iter().find(|group| group["part"] == part).expect("the part");
+    assert_eq!(
+        (of("embedding")["format"].as_str(), of("embedding")["bytes"].as_u64()),
+        (Some("f32"), Some(512 * 64 * 4))
+    );
+    // One byte per code, four for the scale of each block of 32.
+    let bytes = 512 * 64 + 512 * 2 * 4;
+    assert_eq!(
+        (of("head")["tensors"].as_u64(), of("head")["bytes"].as_u64()),
+        (Some(1), Some(bytes))
+    );
+    assert_eq!(of("layers")["format"], "int8 in blocks of 32, f32 scales");
+    let passes = facts["passes"].as_array().expect("passes");
+    let cache = passes.iter().find(|pass| pass["name"] == "insert-kv-cache").expect("the pass");
+    assert_eq!(cache["changes"], 2);
+}
+
+/// Every file in `rendered` begins with a command line; what follows is what it prints and its exit
+/// code. OUT stands for an executable that weir has compiled. `BLESS=1` writes the files anew.
+#[test]
+fn rendered_texts_are_as_reviewed() {
+    let compiled = Compiled::new();
+    let folder = root().join("cli/tests/rendered");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("the folder of expectations")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut wrong = Vec::new();
+    for file in files {
+        let expected = std::fs::read_to_string(&file).expect("a text");
+        let line = expected.lines().next().and_then(|line| line.strip_prefix("$ "));
+        let line = line.unwrap_or_else(|| panic!("{}: no command line", file.display()));
+        let Some(rendered) = compiled.render(line) else {
+            println!("skipped without the runtime (WEIR_STUB=skip): {line}");
+            continue;
+        };
+        if rendered != expected {
+            if std::env::var_os("BLESS").is_some() {
+                std::fs::write(&file, &rendered).expect("the expectation is written");
+            } else {
+                wrong.push(format!("{}:\n{rendered}", file.display()));
+            }
+        }
+        assert!(!root().join("x").exists(), "{line} left a file");
+    }
+    assert!(wrong.is_empty(), "not as reviewed (BLESS=1 rewrites):\n{}", wrong.join("\n"));
+}
+
+/// An executable that weir has compiled, if it was built with the runtime that one begins with.
+struct Compiled {
+    folder: tempfile::TempDir,
+    is_there: bool,
+}
+
+impl Compiled {
+    fn new() -> Compiled {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let output = folder.path().join("tales");
+        let output = output.to_str().expect("a UTF-8 path");
+        let compiled = weir(&["compile", "models/tales/onnx-genai-int4", "-o", output]);
+        let error = String::from_utf8_lossy(&compiled.stderr);
+        let is_there = compiled.status.success();
+        assert!(is_there || error.contains("WEIR_STUB=skip"), "{error}");
+        Compiled { folder, is_there }
+    }
+
+    /// The command line, what it writes to standard output and standard error, and its exit code.
+    /// `None` if it needs the executable and there is none.
+    fn render(&self, line: &str) -> Option<String> {
+        let path = self.folder.path().join("tales");
+        let path = path.to_str().expect("a UTF-8 path");
+        if line.contains("OUT") && !self.is_there {
+            return None;
+        }
+        let mut words = line.split_whitespace().map(|word| if word == "OUT" { path } else { word });
+        let program = match words.next() {
+            Some("weir") => env!("CARGO_BIN_EXE_weir"),
+            other => other.expect("a program"),
+        };
+        let mut command = Command::new(program);
+        // Help is as wide as this says.
+        command.env_remove("COLUMNS");
+        let output = command.current_dir(root()).args(words).output().expect("it starts");
+        let mut rendered = format!("$ {line}\n");
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text).replace(path, "OUT");
+            text.lines().for_each(|line| rendered += &format!("{}\n", line.trim_end()));
+        }
+        let code = output.status.code().expect("it ended by itself");
+        Some(rendered + &format!("-> {code}\n"))
     }
 }
 
 #[test]
-fn what_is_no_model_is_named() {
-    for place in ["no/such/place", "README.md", "docs"] {
-        let (code, error) = refusal(&["compile", place, "-o", "x"]);
-        assert!(matches!(code, Some(1 | 2)), "{place}: {code:?}");
-        assert!(error.starts_with("error: ") && error.contains(place), "{place}: {error}");
-        assert!(!root().join("x").exists());
+fn a_full_output_is_named() {
+    let full = std::fs::File::create("/dev/full").expect("a device without room");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let output = program.args(["completions", "bash"]).stdout(full).output().expect("weir starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.starts_with("error: standard output: "), "{error}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output =
+        program.args(["completions", "bash"]).stdout(writer).output().expect("weir starts");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn completions_are_accepted_by_their_shell() {
+    let script = weir(&["completions", "bash"]).stdout;
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("weir");
+    std::fs::write(&file, script).expect("the script is written");
+    match Command::new("bash").arg("-n").arg(&file).status() {
+        Ok(status) => assert!(status.success()),
+        Err(_) => println!("skipped: there is no bash"),
     }
 }

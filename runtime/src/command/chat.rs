@@ -27,11 +27,15 @@ const HELP: &str = "\
 /exit   leave; Ctrl-D does, too
 Ctrl-C stops an answer, and between answers the program.";
 
+/// What the help says at its end.
+const NOTES: &str = "\
+In a conversation /help lists the commands; /reset forgets the conversation, /exit or Ctrl-D ends it. \
+Ctrl-C stops an answer, and between answers the program. Where standard input is no terminal, each of \
+its lines is a turn.";
+
 /// Talks to the model: at a terminal, or one turn per line of standard input.
-///
-/// /help lists the commands of a conversation, /reset forgets it, /exit or Ctrl-D ends it. Ctrl-C
-/// stops an answer, and between answers the program.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = NOTES)]
 pub struct Chat {
     /// Instructions that precede the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]

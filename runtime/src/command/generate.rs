@@ -13,12 +13,15 @@ use crate::{
     Completion, Engine, Event, FinishReason, Model, Request, RequestId, RuntimeError, Usage,
 };
 
+/// What the help says at its end.
+const NOTES: &str = "\
+Tokens are chosen greedily, unless the model's generation_config.json says do_sample or --temperature \
+is given. The text of one prompt is written as it grows; several prompts are decoded together and \
+written in the order --prompt, --prompt-file, -, --ids, each under its number.";
+
 /// Continues one or several prompts, all at once.
-///
-/// Tokens are chosen greedily unless the model's generation_config.json says do_sample or
-/// --temperature is given. One prompt's text is written as it grows; several are written in the
-/// order --prompt, --prompt-file, -, --ids, each under its number.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Prompts", after_help = NOTES)]
 pub struct Generate {
     /// A prompt (repeatable)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -27,13 +30,18 @@ pub struct Generate {
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Vec<PathBuf>,
     /// Read a prompt from standard input
-    #[arg(value_name = "-", value_parser = ["-"], hide_possible_values = true)]
+    #[arg(
+        value_name = "-",
+        value_parser = ["-"],
+        hide_possible_values = true,
+        help_heading = None::<&str>
+    )]
     pub stdin: Option<String>,
     /// A prompt as token ids with commas between them (repeatable)
     #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
     pub ids: Vec<TokenIds>,
     /// Write one JSON object per prompt: text, ids, finish_reason, usage
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub json: bool,
     /// How tokens are chosen.
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::{Model, RuntimeError, machine, team};
 #[derive(Clone, Debug, Args)]
 pub struct Info {
     /// Write one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub json: bool,
     /// How the model would run.
     #[command(flatten)]

@@ -17,14 +17,18 @@ use crate::{Model, RuntimeError};
 /// Most bytes of logits that are held at once, or one row's.
 const BUFFER_BYTES: usize = 64 << 20;
 
+/// What the help says at its end.
+const NOTES: &str = "\
+The file is in the safetensors format and holds
+  prefill_logits  f32 [prompt tokens, vocabulary]: a row for every token of the prompt
+  step_logits     f32 [N, vocabulary]: row 0 is the last row of the prompt, row i comes after i more \
+tokens
+  step_ids        i32 [N]: the token that was chosen (--decode) or given (--force) from each row; the \
+last one is not fed";
+
 /// Writes logits to a safetensors file.
-///
-/// prefill_logits, f32 [prompt tokens, vocabulary]: one row for every token of the prompt.
-/// step_logits, f32 [N, vocabulary]: row 0 is the last row of the prompt, row i the distribution
-/// after i more tokens. step_ids, N values i32: the token that was chosen (--decode) or given (--force)
-/// from each row; the last one is not fed.
 #[derive(Clone, Debug, Args)]
-#[command(group(ArgGroup::new("input").required(true)))]
+#[command(group(ArgGroup::new("input").required(true)), after_help = NOTES)]
 pub struct Logits {
     /// The prompt as token ids with commas between them
     #[arg(long, value_name = "IDS", group = "input", allow_hyphen_values = true)]

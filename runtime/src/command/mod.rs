@@ -28,9 +28,21 @@ pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};
 
+/// What a reader of the help may want to type first, behind the name of the program.
+const EXAMPLES: &str = "\
+Examples of commands:
+  generate --prompt \"Once upon a time\"
+  chat --temperature 0.8
+  info --json";
+
 /// A compiled language model.
 #[derive(Debug, Parser)]
-#[command(version, about = "A language model, compiled by weir into one program")]
+#[command(
+    version,
+    about = "A language model, compiled by weir into one program",
+    max_term_width = 100,
+    after_help = EXAMPLES
+)]
 pub struct Program {
     /// What to do.
     #[command(subcommand)]
