@@ -62,7 +62,10 @@ impl PassError {
 }
 
 fn list(parts: &[Unsupported]) -> String {
-    let mut text = format!("{} parts of the model are not supported:", parts.len());
+    let mut text = match parts {
+        [_] => "1 part of the model is not supported:".to_owned(),
+        _ => format!("{} parts of the model are not supported:", parts.len()),
+    };
     for part in parts {
         text.push_str(&format!("\n  {}: {}", part.place, part.message));
     }

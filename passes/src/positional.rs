@@ -196,7 +196,9 @@ impl<'g> Positional<'g> {
                     .map(|score| match *score {
                         0.0 => Ok(true),
                         score if score <= MASKED => Ok(false),
-                        score => Err(format!("the mask adds {score} to a score")),
+                        score => Err(format!(
+                            "a bias that is no mask (here {score}) is added to scores, as ALiBi does"
+                        )),
                     })
                     .collect::<Result<_, _>>()?
             }

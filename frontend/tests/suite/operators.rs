@@ -6,6 +6,7 @@ use prost::Message;
 use weir_frontend::onnx::proto::*;
 use weir_frontend::{ImportError, import_operators};
 use weir_ir::Graph;
+use weir_ir::interpret::{Bindings, Interpreter, Tensor};
 
 use crate::tiny::*;
 
@@ -220,4 +221,61 @@ fn functions_are_written_out_with_their_attributes() {
         })
         .collect();
     assert_eq!(epsilons, [0.25]);
+}
+
+/// The result of a graph of constants.
+fn evaluated(graph: &Graph) -> Tensor {
+    let interpreter = Interpreter::new(graph);
+    let result = graph.main.results[0].value;
+    interpreter.evaluate(&[result], &Bindings::default(), &|_| None).unwrap().remove(0)
+}
+
+#[test]
+fn coordinates_that_follow_from_shapes_are_counted() {
+    // How exporters repeat each angle of a rotation: places below a count, as coordinates.
+    let nodes = vec![
+        node("Less", "", &["places", "counts"], &["kept"]),
+        node("NonZero", "", &["kept"], &["y"]),
+    ];
+    let tensors = vec![ints("places", &[3], &[0, 1, 2]), ints("counts", &[2, 1], &[2, 3])];
+    let graph = import_nodes(18, nodes, vec![], tensors).unwrap();
+    assert_eq!(types(&graph), ["i64[2, 5]"]);
+    assert_eq!(*evaluated(&graph).i64s().unwrap(), [0, 0, 1, 1, 1, 0, 1, 0, 1, 2]);
+    let nodes = vec![node("NonZero", "", &["x"], &["y"])];
+    let refused = import_nodes(18, nodes, vec![value("x", INT64, &["4"])], vec![]).unwrap_err();
+    assert!(refused.to_string().contains("depends on data"), "{refused}");
+}
+
+#[test]
+fn slices_are_taken_from_and_written_to_coordinates() {
+    let tensors = || {
+        vec![
+            ints("data", &[2, 3], &[0, 1, 2, 3, 4, 5]),
+            ints("rows", &[2, 1], &[-1, 0]),
+            ints("cells", &[2, 2], &[1, 0, -2, 2]),
+            ints("update", &[2], &[7, 8]),
+        ]
+    };
+    let taken = vec![node("GatherND", "", &["data", "rows"], &["y"])];
+    let graph = import_nodes(18, taken, vec![], tensors()).unwrap();
+    assert_eq!(*evaluated(&graph).i64s().unwrap(), [3, 4, 5, 0, 1, 2]);
+    assert!(graph.main.live().any(|(_, node)| matches!(node.op, weir_ir::Op::Gather(_))));
+    let written = node("ScatterND", "", &["data", "cells", "update"], &["y"]);
+    let graph = import_nodes(18, vec![written.clone()], vec![], tensors()).unwrap();
+    assert_eq!(*evaluated(&graph).i64s().unwrap(), [0, 1, 8, 7, 4, 5]);
+    let mut summed = written;
+    summed.attribute = vec![text("reduction", "add")];
+    let refused = import_nodes(18, vec![summed], vec![], tensors()).unwrap_err();
+    assert!(refused.to_string().contains("reduction add"), "{refused}");
+}
+
+#[test]
+fn a_norm_may_have_a_weight_for_each_head() {
+    let norm = node("RMSNormalization", "", &["x", "weight"], &["y"]);
+    let x = value("x", FLOAT, &["1", "5", "4", "8"]);
+    let weight = floats("weight", &[4, 8]);
+    assert_eq!(one(23, norm.clone(), vec![x.clone()], vec![weight]), ["f32[1, 5, 4, 8]"]);
+    let other = floats("weight", &[3, 8]);
+    let refused = import_nodes(23, vec![norm], vec![x], vec![other]).unwrap_err();
+    assert!(refused.to_string().contains("a weight [3, 8] for rows of 8"), "{refused}");
 }

@@ -177,6 +177,7 @@ core_ops! {
     gather_elements::GatherElements = "gather_elements", Stages::IMPORTED;
     gather_nd::GatherNd = "gather_nd", Stages::IMPORTED;
     update_slice::UpdateSlice = "update_slice", Stages::IMPORTED;
+    scatter_nd::ScatterNd = "scatter_nd", Stages::IMPORTED;
     trilu::Trilu = "trilu", Stages::IMPORTED;
     // Reductions and products.
     reduce::Reduce = "reduce", Stages::ALL;

@@ -22,6 +22,7 @@ use crate::registry::Change;
 
 /// Rewrites the graph; counts nodes that were folded.
 pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
+    state_known(graph)?;
     let main = &graph.main;
     // Values that depend on constants only, and those of them that something else reads.
     let mut fixed: HashSet<Value> = HashSet::new();
@@ -93,11 +94,7 @@ pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     }
     for (node, data) in main.live() {
         let is_fixed = data.results.iter().any(|value| fixed.contains(value));
-        if let Some(known) = known_shape(main, data) {
-            // Sizes are known without looking at the tensor.
-            let value = rebuild.push(known, Vec::new(), data.origin.clone())?[0];
-            rebuild.set(data.results[0], value);
-        } else if !is_fixed || matches!(data.op, Op::ReadConstant(_)) {
+        if !is_fixed || matches!(data.op, Op::ReadConstant(_)) {
             rebuild.copy(node)?;
         }
     }
@@ -112,9 +109,39 @@ pub fn run(graph: &mut Graph) -> Result<Change, PassError> {
     Ok(Declined::default().change(folded, "no node has only constants for operands"))
 }
 
-/// The content of a `shape_of`.
-fn known_shape(main: &Body, node: &NodeData) -> Option<KnownValue> {
-    let (Op::ShapeOf(_), [result]) = (&node.op, node.results.as_slice()) else { return None };
+/// States what follows from shapes. What is computed from the width of a head, for example, depends
+/// on constants only, though the tensor whose shape was asked for does not.
+fn state_known(graph: &mut Graph) -> Result<(), PassError> {
+    let main = &graph.main;
+    let mut rebuild = Rebuild::new(main, graph.tables());
+    for param in &main.params {
+        let data = &main.values[param.value];
+        rebuild.param(param.value, param.role.clone(), data.ty.clone());
+    }
+    for (node, data) in main.live() {
+        if let Some(known) = known_content(main, data) {
+            let value = rebuild.push(known, Vec::new(), data.origin.clone())?[0];
+            rebuild.set(data.results[0], value);
+        } else {
+            rebuild.copy(node)?;
+        }
+    }
+    for result in &main.results {
+        let value = rebuild.get(result.value);
+        rebuild.result(value.ok_or_else(|| PassError::lost(result.value))?, result.role.clone());
+    }
+    let mut body = rebuild.body;
+    body.remove_dead();
+    graph.main = body;
+    Ok(())
+}
+
+/// The content of a result that a type rule knows element by element.
+fn known_content(main: &Body, node: &NodeData) -> Option<KnownValue> {
+    if matches!(node.op, Op::ReadConstant(_) | Op::KnownValue(_)) {
+        return None;
+    }
+    let [result] = node.results.as_slice() else { return None };
     let data = &main.values[*result];
     let Some(Known::Elements(elements)) = &data.known else { return None };
     let dtype = data.ty.dtype()?;

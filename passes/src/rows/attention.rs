@@ -34,6 +34,10 @@ fn kv_heads_of(leading: &[Axis], width: usize, row_width: usize, heads: usize) -
     (known == kv_heads && kv_heads > 0 && heads.is_multiple_of(kv_heads)).then_some(kv_heads)
 }
 
+/// Least factor of masked scores: the -10000 of some exporters then still is below -150, and no f32
+/// is as small as exp(-150).
+const MASKED_SCALE: f32 = 1.0 / 64.0;
+
 impl Former<'_> {
     /// Keys for a product: appended rows, or rows of a model without a cache.
     pub(super) fn as_keys(&self, form: &Form) -> Option<Keys> {
@@ -118,7 +122,9 @@ impl Former<'_> {
             BinaryOp::Div => 1.0 / number,
             _ => return Err(format!("{} of scores with a number", op.name())),
         };
-        if scores.mask.is_some() {
+        // Masked scores stay what they are if they stay far below all others.
+        let kept = factor >= MASKED_SCALE && !scores.squashed && scores.softcap == 0.0;
+        if scores.mask.is_some() && !kept {
             return Err("scores are scaled behind their mask".into());
         }
         if scores.squashed {

@@ -71,15 +71,63 @@ fn cut(
     body.push1(slice.into(), vec![value], None)
 }
 
-/// Strides of a dimension after a stretch of `before` columns has become one of `after`.
+/// Strides of a dimension after a stretch of `before` columns has become one of `after`; `None` if
+/// the dimension walks from one such stretch into the next.
 fn rescaled(axis: &[Factor], before: usize, after: usize) -> Option<Axis> {
     axis.iter()
         .map(|factor| match factor {
             Factor::Columns { size, stride } if *stride >= before => (stride % before == 0)
                 .then(|| Factor::Columns { size: *size, stride: stride / before * after }),
+            Factor::Columns { size, stride } if size * stride > before => None,
             other => Some(other.clone()),
         })
         .collect()
+}
+
+/// The stride at which single entries of a dimension are joined: whole stretches of the dimensions
+/// behind it, as tensors lie in memory, where those begin with the first column.
+fn single_stride(part: &Rows, axis: usize) -> usize {
+    let behind = part.axes[axis + 1..].iter().flatten();
+    let sizes = behind.clone().map(|factor| match factor {
+        Factor::Columns { size, .. } => *size,
+        _ => 1,
+    });
+    let width: usize = sizes.product();
+    let within = |factor: &Factor| match factor {
+        Factor::Columns { size, stride } => size * stride <= width,
+        _ => true,
+    };
+    if behind.clone().all(within) && part.width.is_multiple_of(width) { width } else { 1 }
+}
+
+/// Rows whose repeated columns are written out, one after another.
+pub(super) fn unrepeated(body: &mut Body, rows: &Rows) -> Result<Option<Rows>, TypeError> {
+    let mut rows = rows.clone();
+    for axis in 0..rows.axes.len() {
+        let (heads, stride, count) = match rows.axes[axis].as_slice() {
+            [Factor::Repeat(count)] => (1, rows.width, *count),
+            [Factor::Columns { size, stride }, Factor::Repeat(count)] => (*size, *stride, *count),
+            _ => continue,
+        };
+        if heads * stride != rows.width {
+            return Ok(None);
+        }
+        let mut axes = Vec::with_capacity(rows.axes.len());
+        for (index, other) in rows.axes.iter().enumerate() {
+            axes.push(if index == axis {
+                columns(heads * count, stride)
+            } else {
+                let Some(axis) = rescaled(other, stride, stride * count) else { return Ok(None) };
+                axis
+            });
+        }
+        let value = shaped(body, rows.value, &[heads, stride])?;
+        let value = body.push1(Concat { axis: 2 }.into(), vec![value; count], None)?;
+        rows.width *= count;
+        rows.value = shaped(body, value, &[rows.width])?;
+        rows.axes = axes;
+    }
+    Ok(Some(rows))
 }
 
 /// Joins rows along a dimension over columns.
@@ -94,7 +142,8 @@ pub(super) fn concat(
         return Ok(None);
     };
     // A stretch of one column has no stride of its own; its neighbours tell.
-    let stride = stretches.iter().find(|(size, _)| *size > 1).map_or(1, |(_, stride)| *stride);
+    let known = stretches.iter().find(|(size, _)| *size > 1).map(|(_, stride)| *stride);
+    let stride = known.unwrap_or_else(|| parts.first().map_or(1, |part| single_stride(part, axis)));
     let total: usize = stretches.iter().map(|(size, _)| size).sum();
     let mut joined: Option<(usize, Vec<Axis>)> = None;
     let mut values = Vec::new();

@@ -74,6 +74,8 @@ pub fn run(graph: &mut Graph, context: u32) -> Result<usize, PassError> {
         former.results(&mut problems);
     }
     if !problems.is_empty() {
+        // A node that was imported as several ops says the same once.
+        problems.dedup();
         return Err(PassError::Unsupported(problems));
     }
     let before = graph.main.order.len();

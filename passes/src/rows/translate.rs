@@ -7,7 +7,7 @@ use weir_ir::ops::{Embed, LayerNorm, Linear, RotaryRows, TableRows};
 use weir_ir::{Const, Constant, Dim, NodeData, Op, Symbol, Value};
 
 use super::axes::{Factor, columns, expanded, reshaped, stretch};
-use super::columns::{column_indices, concat, shaped, slice};
+use super::columns::{column_indices, concat, shaped, slice, unrepeated};
 use super::form::{Form, Keys, Rows};
 use super::form_rows::{Former, Outcome};
 use crate::positional::row_axis;
@@ -173,6 +173,13 @@ impl Former<'_> {
         }
         let forms: Vec<Form> = operands.iter().map(|value| self.form(*value)).collect();
         if let [Form::Past(past), Form::Rows(new)] = forms.as_slice() {
+            // Some files keep a row for every query head, though neighbours share theirs.
+            let new = match unrepeated(&mut self.body, new).map_err(text)? {
+                Some(new) => new,
+                None => {
+                    return Err("new rows repeat columns in a way that cannot be written".into());
+                }
+            };
             let known = new.axes.len() == 4
                 && axis == 2
                 && stretch(&new.axes[1]) == Some((past.heads, past.width))

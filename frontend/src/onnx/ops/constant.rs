@@ -1,4 +1,4 @@
-//! Constants: `Constant`, `ConstantOfShape`, `Range`.
+//! Constants: `Constant`, `ConstantOfShape`, `Range`, `NonZero` of what follows from shapes.
 
 use weir_ir::ops::{Expand, KnownValue, Range};
 use weir_ir::{Constant, DType, Dim, TensorType, Value};
@@ -13,6 +13,7 @@ pub const OPS: &[OpRow] = &[
     standard("Constant", 1, constant),
     standard("ConstantOfShape", 9, constant_of_shape),
     standard("Range", 11, range),
+    standard("NonZero", 9, non_zero),
 ];
 
 fn constant(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
@@ -55,6 +56,24 @@ fn constant_of_shape(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     }
     let scalar = cx.add_constant(scalar);
     Ok(vec![cx.push(Expand { shape }, &[scalar])?])
+}
+
+/// Coordinates `[rank, count]` of the elements that are not zero: a tensor whose very size depends on
+/// content, so the content must follow from shapes (exporters repeat the angles of a rotation so).
+fn non_zero(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let elements = cx.integers(0, "the tensor")?;
+    let operand = cx.value(0)?;
+    let shape = cx.shape(operand);
+    let sizes: Option<Vec<usize>> = shape.iter().map(Dim::as_size).collect();
+    let strides = weir_ir::constant::row_major(&sizes.unwrap_or_default());
+    let found: Vec<usize> = (0..elements.len()).filter(|&place| elements[place] != 0).collect();
+    let mut coordinates = Vec::with_capacity(found.len() * shape.len());
+    for (stride, size) in strides.iter().zip(&shape) {
+        let size = size.as_size().unwrap_or(1).max(1);
+        coordinates.extend(found.iter().map(|place| Dim::from(place / stride % size)));
+    }
+    let shape = vec![Dim::from(shape.len()), Dim::from(found.len())];
+    Ok(vec![cx.push(KnownValue { dtype: DType::I64, shape, elements: coordinates }, &[])?])
 }
 
 fn range(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {

@@ -1,8 +1,9 @@
 //! Data movement: `Transpose`, `Concat`, `Slice`, `Split`, `Gather`, `GatherElements`, `GatherND`,
-//! `Trilu`, `Identity`, `TensorScatter`.
+//! `Trilu`, `Identity`, `ScatterND`, `TensorScatter`.
 
 use weir_ir::ops::{
-    Concat, Gather, GatherElements, GatherNd, Reshape, Slice, Transpose, Trilu, UpdateSlice,
+    Concat, Gather, GatherElements, GatherNd, Reshape, ScatterNd, Slice, Transpose, Trilu,
+    UpdateSlice,
 };
 use weir_ir::{Dim, InputRole, Symbol, Value};
 
@@ -19,6 +20,7 @@ pub const OPS: &[OpRow] = &[
     standard("Gather", 1, gather),
     standard("GatherElements", 11, gather_elements),
     standard("GatherND", 11, gather_nd),
+    standard("ScatterND", 11, scatter_nd),
     standard("Trilu", 14, trilu),
     standard("Identity", 1, identity),
     standard("TensorScatter", 24, tensor_scatter),
@@ -239,6 +241,15 @@ fn gather_nd(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         return Ok(vec![cx.push(Gather { axis: 0 }, &[data, indices])?]);
     }
     Ok(vec![cx.push(GatherNd { batch_dims }, &[data, indices])?])
+}
+
+fn scatter_nd(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let (data, indices, update) = (cx.value(0)?, cx.value(1)?, cx.value(2)?);
+    let reduction = cx.attributes.string("reduction")?.unwrap_or("none");
+    if reduction != "none" {
+        return Err(cx.unsupported(format!("reduction {reduction}")));
+    }
+    Ok(vec![cx.push(ScatterNd {}, &[data, indices, update])?])
 }
 
 fn trilu(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {

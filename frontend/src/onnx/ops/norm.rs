@@ -5,7 +5,7 @@ use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::reduce::ReduceOp;
 use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{LayerNorm, Reduce, RmsNorm};
-use weir_ir::{Dim, Value};
+use weir_ir::{Constant, Dim, Value};
 
 use super::elementwise::{binary, cast_to, unary, with_number};
 use super::shape::{product, reshape_to};
@@ -83,6 +83,17 @@ fn over_last(
 ) -> Result<Value, Problem> {
     let (dtype, shape) = (cx.dtype(x)?, cx.shape(x));
     let width = shape[shape.len() - 1].clone();
+    if let Some(count) = own_weights(cx, weight, &shape) {
+        // Weights that differ between the rows, a set for each head: the norm has none of its own.
+        let ones = Constant::from_f32("ones", &[count], &vec![1.0; count]);
+        let ones = cx.add_constant(ones);
+        let normed = over_last(cx, kind, x, ones, None, epsilon)?;
+        let weight = cast_to(cx, weight, dtype)?;
+        let scaled = binary(cx, BinaryOp::Mul, normed, weight)?;
+        let Some(bias) = bias else { return Ok(scaled) };
+        let bias = cast_to(cx, bias, dtype)?;
+        return binary(cx, BinaryOp::Add, scaled, bias);
+    }
     let weight = vector(cx, weight, &width)?;
     let weight = cast_to(cx, weight, dtype)?;
     match (kind, bias) {
@@ -94,6 +105,19 @@ fn over_last(
             cx.push(LayerNorm { epsilon, bias: true }, &[x, weight, bias])
         }
     }
+}
+
+/// Width of the rows if they have different weights, which lie in further dimensions.
+fn own_weights(cx: &Cx<'_, '_>, weight: Value, shape: &[Dim]) -> Option<usize> {
+    let own = cx.shape(weight);
+    let (width, rest) = own.split_last()?;
+    let first = shape.len().checked_sub(own.len())?;
+    let fits = own
+        .iter()
+        .zip(&shape[first..])
+        .all(|(own, size)| own == size || own.as_number() == Some(1));
+    let differ = rest.iter().any(|size| size.as_number() != Some(1));
+    (fits && differ && Some(width) == shape.last()).then(|| width.as_size())?
 }
 
 /// A weight as `[width]`.
