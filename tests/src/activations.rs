@@ -25,7 +25,7 @@ pub const PROMPTS: usize = 5;
 /// elements, in sixteens.
 pub fn block(weight: &TensorType) -> Option<usize> {
     let Element::Quant(format) = weight.element else { return None };
-    (1..=4).rev().map(|n| 16 * n).find(|part| format.block as usize % part == 0)
+    (1..=4).rev().map(|n| 16 * n).find(|part| (format.block as usize).is_multiple_of(*part))
 }
 
 /// Rounds a row that enters a product with this weight: the default arithmetic of its format.
@@ -159,8 +159,8 @@ fn accumulated(layers: usize) -> f64 {
 fn head_norms(graph: &Graph) -> Result<Vec<f64>> {
     let main = &graph.main;
     let maker = |value| main.nodes.iter().find(|(_, node)| node.results.contains(&value));
-    let products = main.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
-    let Some((_, head)) = products.last() else { return Ok(Vec::new()) };
+    let mut products = main.nodes.iter().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
+    let Some((_, head)) = products.next_back() else { return Ok(Vec::new()) };
     let Some((_, weight)) = maker(head.operands[1]) else { return Ok(Vec::new()) };
     let Op::ReadConstant(read) = &weight.op else { return Ok(Vec::new()) };
     let weight = graph.constants[read.constant].tensor()?;

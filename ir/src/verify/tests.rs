@@ -35,7 +35,11 @@ fn broken_promises_are_named() {
     check("constant=c0", "constant=c9", "c9 does not exist");
     check("v5: f32[sequence, 4]", "v5: f32[sequence, 5]", "the rule says f32[sequence, 4]");
     check("{op=add}", "{op=and}", "and of f32[sequence, 2]");
-    check("= rms_norm(v0, v2) {epsilon=0.00001}", "= softmax(v0) {axis=1}", "is not legal at Sparse");
+    check(
+        "= rms_norm(v0, v2) {epsilon=0.00001}",
+        "= softmax(v0) {axis=1}",
+        "is not legal at Sparse",
+    );
 }
 
 #[test]
