@@ -110,9 +110,11 @@ impl Compile {
         if self.emit == Emit::Exe {
             let call = if output.parent() == Some(Path::new("")) { "./" } else { "" };
             let output = output.display();
-            progress.tell(format_args!(
-                "{output} is ready; try {call}{output} generate --prompt \"Once upon a time\""
-            ));
+            let example = match lowered.text.tokenizer {
+                Some(_) => "generate --prompt \"Once upon a time\"",
+                None => "generate --ids 1,2,3",
+            };
+            progress.tell(format_args!("{output} is ready; try {call}{output} {example}"));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! The program as a person starts it: what it prints, where, and with which exit code.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -145,6 +146,48 @@ impl Compiled {
         let code = output.status.code().expect("it ended by itself");
         Some(rendered + &format!("-> {code}\n"))
     }
+}
+
+#[test]
+fn a_conversation_takes_commands() {
+    let arguments = ["run", "models/tales/onnx", "chat", "--max-tokens", "3"];
+    let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+    program.current_dir(root()).args(arguments);
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut chat = program.spawn().expect("weir starts");
+    let lines = "/help\n/nothing\nHello\n\n/reset\nHello\n/exit\nnever read\n";
+    let mut input = chat.stdin.take().expect("its standard input");
+    input.write_all(lines.as_bytes()).expect("it reads");
+    drop(input);
+    let output = chat.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in ["/reset  forget", "there is no /nothing", "[cut after --max-tokens 3]"] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    let answers = String::from_utf8_lossy(&output.stdout).into_owned();
+    let answers: Vec<&str> = answers.lines().collect();
+    // The second conversation knows nothing of the first.
+    assert!(matches!(answers[..], [first, second] if first == second), "{answers:?}");
+}
+
+#[test]
+fn prompts_in_files_lose_their_last_line_end() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let ids = |text: &[u8]| {
+        let file = folder.path().join("prompt");
+        std::fs::write(&file, text).expect("the prompt is written");
+        let file = file.to_str().expect("a UTF-8 path");
+        let options = ["--prompt", "Once upon a time", "--max-tokens", "4", "--json"];
+        weir(&[&["run", "models/tales/onnx", "--prompt-file", file], &options[..]].concat())
+    };
+    let same = ids(b"Once upon a time\n");
+    let answers = String::from_utf8_lossy(&same.stdout).into_owned();
+    let answers: Vec<&str> = answers.lines().collect();
+    assert!(matches!(answers[..], [first, second] if first == second), "{answers:?}");
+    let wrong = ids(b"Once\xff");
+    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(error.contains("byte 4 is not UTF-8"), "{error}");
 }
 
 #[test]
