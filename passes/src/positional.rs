@@ -17,6 +17,9 @@ pub struct Positional<'g> {
     values: HashSet<Value>,
     switches: HashMap<Value, u32>,
     context: usize,
+    /// The file has no cache: it computes all rows of a sequence at once, and the new rows are the
+    /// last of them.
+    whole: bool,
     windows: RefCell<HashMap<Value, Result<u32, String>>>,
     table_end: Cell<Option<usize>>,
 }
@@ -48,6 +51,9 @@ impl TableRows {
 
 /// Rows and columns `(past, new)` at which a mask is compared element by element.
 const PROBES: [(usize, usize); 4] = [(0, 1), (0, 5), (3, 4), (7, 1)];
+
+/// Longest context whose mask is computed with a row for every position (16 M scores).
+const WHOLE_MASK: usize = 4096;
 
 /// A masked score is this or less; exporters write -10000, the least float or -infinity.
 const MASKED: f32 = -1e4;
@@ -83,8 +89,13 @@ impl<'g> Positional<'g> {
                 }
             }
         }
+        let whole = !body
+            .params
+            .iter()
+            .any(|param| matches!(param.role, InputRole::PastKey(_) | InputRole::PastValue(_)));
         let (windows, table_end) = (RefCell::default(), Cell::default());
-        Positional { graph, values, switches, context: context as usize, windows, table_end }
+        let context = context as usize;
+        Positional { graph, values, switches, context, whole, windows, table_end }
     }
 
     /// Rows of the shortest table of the file that was read behind its end.
@@ -97,7 +108,8 @@ impl<'g> Positional<'g> {
         self.values.contains(&value)
     }
 
-    /// The value for `past` rows in the cache and `new` rows.
+    /// The value for `past` rows in the cache and `new` rows; for all of them if the file has no
+    /// cache.
     pub fn at(&self, value: Value, past: usize, new: usize) -> Result<Tensor, EvalError> {
         self.at_length(value, past, new, past + new)
     }
@@ -111,6 +123,7 @@ impl<'g> Positional<'g> {
     ) -> Result<Tensor, EvalError> {
         let mut interpreter = Interpreter::new(self.graph);
         interpreter.longest = i64::try_from(longest).ok();
+        let (past, new) = if self.whole { (0, past + new) } else { (past, new) };
         let bindings = Bindings::one_sequence(past, new);
         let inputs = |param: &weir_ir::graph::Param| {
             matches!(param.role, InputRole::Positions).then(|| {
@@ -136,6 +149,12 @@ impl<'g> Positional<'g> {
     }
 
     fn find_window(&self, value: Value) -> Result<u32, String> {
+        if self.whole && self.context > WHOLE_MASK {
+            return Err(format!(
+                "the mask of a file without a cache is not computed for more than {WHOLE_MASK} \
+                 positions: a shorter --context can be had, or an export with past keys and values"
+            ));
+        }
         // One long row shows how far back the mask lets a query look.
         let rows = self.kept(value, self.context - 1, 1)?;
         let first = rows.iter().position(|kept| *kept).unwrap_or(self.context);
@@ -183,7 +202,8 @@ impl<'g> Positional<'g> {
             [] => (1, 1),
         };
         let leading: usize = sizes.iter().rev().skip(2).product();
-        let fits = (keys == total || keys == 1) && (queries == new || queries == 1);
+        let rows = if self.whole { total } else { new };
+        let fits = (keys == total || keys == 1) && (queries == rows || queries == 1);
         if leading == 0 || !fits {
             return Err(format!("a mask of shape {sizes:?} for {new} queries and {total} keys"));
         }
@@ -209,7 +229,7 @@ impl<'g> Positional<'g> {
             return Err("the heads have different masks".to_owned());
         }
         let at = |query: usize, key: usize| {
-            let row = if queries == 1 { 0 } else { query };
+            let row = if queries == 1 { 0 } else { rows - new + query };
             first[row * keys + if keys == 1 { 0 } else { key }]
         };
         Ok((0..new)
@@ -226,11 +246,15 @@ impl<'g> Positional<'g> {
     /// in a longer one: it is found by evaluation, as everything that depends on positions.
     fn find_switch(&self, value: Value, long: &TableRows) -> Result<usize, String> {
         let alike = |length: usize, rows: &TableRows| -> Result<bool, String> {
-            let tensor = self.at(value, length - 1, 1).map_err(|error| error.to_string())?;
-            let last = tensor.f32s().map_err(|error| error.to_string())?;
             let row = rows.row(length - 1);
             let same = |(x, y): (&f32, &f32)| x.to_bits() == y.to_bits();
-            Ok(last.len() == row.len() && last.iter().zip(row).all(same))
+            let equal = |last: &[f32]| last.len() == row.len() && last.iter().zip(row).all(same);
+            if self.whole {
+                let rows = self.table_rows(value, long.row_axis, length)?;
+                return Ok(equal(rows.row(length - 1)));
+            }
+            let tensor = self.at(value, length - 1, 1).map_err(|error| error.to_string())?;
+            Ok(equal(&tensor.f32s().map_err(|error| error.to_string())?))
         };
         let powers = (0..usize::BITS - 1).map(|bit| 1usize << bit);
         let lengths: Vec<usize> = powers.take_while(|length| *length < self.context).collect();
@@ -320,6 +344,9 @@ impl<'g> Positional<'g> {
         Ok(PositionTable { width, rows, sets: 2, switch })
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// The dimension of a positional value's shape that counts the new rows.
 pub fn row_axis(body: &Body, value: Value) -> Result<Option<usize>, String> {

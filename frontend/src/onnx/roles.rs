@@ -108,9 +108,16 @@ pub fn plan(graph: &Graph, hints: &RoleHints) -> Result<InputPlan, Vec<Problem>>
         Some(Err(problem)) => return Err(vec![problem]),
         None => Dim::symbol(Symbol::Batch),
     };
+    // Without a cache all rows of a sequence are new ones.
+    let (key, value) = (hints.past_key.as_deref(), hints.past_value.as_deref());
+    let is_cache = |input: &ValueInfo| cache_name(&input.name, key, value, "past").is_some();
+    let total = match graph.inputs.iter().any(is_cache) {
+        true => Dim::total(),
+        false => Dim::symbol(Symbol::Sequence),
+    };
     let mut inputs = Vec::new();
     for input in &graph.inputs {
-        match bind(input, tokens, hints, &batch) {
+        match bind(input, tokens, hints, [&batch, &total]) {
             Ok(binding) => inputs.push(binding),
             Err(problem) => problems.push(problem),
         }
@@ -243,7 +250,7 @@ fn bind(
     input: &ValueInfo,
     tokens: Option<&str>,
     hints: &RoleHints,
-    batch: &Dim,
+    [batch, total]: [&Dim; 2],
 ) -> Result<Binding, Problem> {
     let unsupported =
         |message: &str| Problem::unsupported(Place::Input(input.name.clone()), message.to_owned());
@@ -294,13 +301,12 @@ fn bind(
             width: fixed(3).or(hints.head_size),
         }));
     }
-    let total = Dim::total();
     let words = words(name);
     let has = |word: &str| words.iter().any(|found| found == word);
     if hints.attention_mask.as_deref() == Some(name) || has("mask") && has("attention") {
         demand(2)?;
         let known = (!dtype.is_float()).then(|| Known::Fill(Dim::number(1)));
-        return param(InputRole::AttentionMask, vec![batch.clone(), total], known);
+        return param(InputRole::AttentionMask, vec![batch.clone(), total.clone()], known);
     }
     if hints.positions.as_deref() == Some(name) || is_positions(name) {
         demand(2)?;
@@ -308,7 +314,7 @@ fn bind(
     }
     let known = match name {
         "write_indices" => Some(Dim::symbol(Symbol::Past)),
-        "nonpad_kv_seqlen" => Some(total),
+        "nonpad_kv_seqlen" => Some(total.clone()),
         // The merged file of an older exporter has one graph with a cache and one without; the
         // one with a cache serves an empty cache too.
         "use_cache_branch" => Some(Dim::number(1)),
