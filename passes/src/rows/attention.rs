@@ -23,7 +23,7 @@ fn heads_of(leading: &[Axis], width: usize) -> Option<usize> {
 
 /// Key/value heads of leading dimensions, which query heads share in consecutive groups.
 fn kv_heads_of(leading: &[Axis], width: usize, row_width: usize, heads: usize) -> Option<usize> {
-    let kv_heads = row_width / width;
+    let kv_heads = row_width.checked_div(width)?;
     let known = match merged(leading.iter().flatten().cloned()).as_slice() {
         // One head for all, or as many as there are of width 0: nothing to map.
         [] | [Factor::Repeat(_)] => 1,
@@ -71,7 +71,8 @@ impl Former<'_> {
             return Err("queries without a head dimension".into());
         };
         let (width, leading) = (width.0, &query.axes[..rank - 2]);
-        let heads = heads_of(leading, width).filter(|heads| heads * width == query.width);
+        let heads = heads_of(leading, width)
+            .filter(|heads| query.width > 0 && heads * width == query.width);
         let key_rank = keys.axes.len();
         let laid_out = key_rank >= 2
             && query.axes[rank - 2] == [Factor::Rows]

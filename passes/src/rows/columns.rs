@@ -33,7 +33,7 @@ pub(super) fn slice(
     length: usize,
 ) -> Result<Option<Rows>, TypeError> {
     let Some((size, stride)) = stretch(&rows.axes[axis]) else { return Ok(None) };
-    if size == 1 || start + length > size || !rows.width.is_multiple_of(size * stride) {
+    if size < 2 || start + length > size || !rows.width.is_multiple_of(size * stride) {
         return Ok(None);
     }
     let outer = rows.width / (size * stride);
@@ -148,7 +148,8 @@ pub(super) fn concat(
     let mut joined: Option<(usize, Vec<Axis>)> = None;
     let mut values = Vec::new();
     for (part, (size, own)) in parts.iter().zip(&stretches) {
-        if (*size > 1 && *own != stride) || part.width % (size * stride) != 0 {
+        let apart = *size > 1 && *own != stride;
+        if apart || *size == 0 || part.width % (size * stride) != 0 {
             return Ok(None);
         }
         let outer = part.width / (size * stride);

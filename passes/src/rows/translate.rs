@@ -168,7 +168,11 @@ impl Former<'_> {
     }
 
     fn concat(&mut self, axis: usize, operands: &[Value]) -> Outcome {
-        if let [only] = operands {
+        // Partial rotations that turn whole heads join them with no columns at all.
+        let none = Dim::number(0);
+        let is_empty = |value: &Value| self.graph.main.shape(*value)[axis] == none;
+        let operands: Vec<Value> = operands.iter().copied().filter(|v| !is_empty(v)).collect();
+        if let [only] = operands.as_slice() {
             return self.unchanged(*only);
         }
         let forms: Vec<Form> = operands.iter().map(|value| self.form(*value)).collect();
@@ -583,7 +587,7 @@ pub(super) fn text(error: weir_ir::ops::TypeError) -> String {
 fn innermost(rows: &Rows) -> Result<usize, String> {
     match rows.axes.last().and_then(|axis| stretch(axis)) {
         Some((width, stride))
-            if (stride == 1 || width == 1) && rows.width.is_multiple_of(width) =>
+            if width > 0 && (stride == 1 || width == 1) && rows.width.is_multiple_of(width) =>
         {
             Ok(width)
         }
