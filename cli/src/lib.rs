@@ -8,6 +8,7 @@ mod driver;
 mod execute;
 mod failure;
 mod inspect;
+mod make_model;
 mod options;
 mod progress;
 mod weights;
@@ -22,6 +23,7 @@ pub use driver::{Lowered, load, lower};
 pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
+pub use make_model::{MakeModel, write_model};
 pub use options::{ComputeOption, DEFAULT_SLOTS, ModelOptions, ReportOptions};
 pub use progress::{Progress, Work};
 
@@ -47,6 +49,8 @@ enum Command {
     Run(Box<Execute>),
     /// Say what a model or a compiled file is, and what each pass did
     Inspect(Box<Inspect>),
+    /// Write a model with random weights, to measure speed with
+    MakeModel(MakeModel),
     /// Write a shell's completion script to standard output
     Completions(Completions),
 }
@@ -57,6 +61,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Compile(compile) => compile.run(),
         Command::Run(execute) => execute.run(),
         Command::Inspect(inspect) => inspect.run(),
+        Command::MakeModel(make_model) => make_model.run(),
         Command::Completions(completions) => completions.run(),
     };
     match outcome {

@@ -13,6 +13,7 @@ mod json;
 pub mod onnx;
 #[expect(unsafe_code, reason = "maps files into memory")]
 pub mod source;
+pub mod synthetic;
 
 pub use beside::{ModelFacts, SamplingDefaults, TextAssets};
 pub use error::{Fault, ImportError, NodePlace, Place, Problem};

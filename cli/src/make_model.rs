@@ -1,0 +1,103 @@
+//! `weir make-model`: a model with the shape of a real one and random weights.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use weir_frontend::synthetic::{SHAPES, Shape};
+use weir_runtime::command::whole;
+
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// Write a model with random weights, to measure speed with.
+#[derive(Args, Debug)]
+pub struct MakeModel {
+    /// Sizes of the model
+    #[arg(
+        long,
+        value_name = "SHAPE",
+        value_parser = PossibleValuesParser::new(SHAPES.map(|shape| shape.name))
+    )]
+    shape: String,
+
+    /// Seed of the weights; the same seed gives the same files
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = whole(0, u64::MAX),
+        allow_hyphen_values = true
+    )]
+    seed: u64,
+
+    /// Directory to write: model.onnx with its data, tokenizer.json and settings
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+
+    /// No progress bar
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl MakeModel {
+    /// Runs the command.
+    pub fn run(&self) -> Result<(), Failure> {
+        let known = Shape::named(&self.shape);
+        let shape = known.ok_or_else(|| Failure::usage(format!("no shape {}", self.shape)))?;
+        let progress = Progress::new(self.quiet);
+        write_model(&shape, self.seed, &self.output, &progress)?;
+        let output = self.output.display();
+        progress.tell(format_args!("wrote {output}; next: weir compile {output} -o OUT"));
+        Ok(())
+    }
+}
+
+/// Writes a model, which appears by rename when it is whole.
+pub fn write_model(
+    shape: &Shape,
+    seed: u64,
+    output: &Path,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let name = output.display();
+    let taken = || Failure::usage(format!("-o {name} is there already; name another directory"));
+    // An empty directory is as good as none, and a rename takes its place.
+    let is_free = match output.read_dir() {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    if !is_free {
+        return Err(taken());
+    }
+    let beside = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let beside = beside.unwrap_or(Path::new("."));
+    if !beside.is_dir() {
+        let beside = beside.display();
+        return Err(Failure::usage(format!(
+            "-o {name}: there is no directory {beside}; make it first"
+        )));
+    }
+    let place = |error: std::io::Error| Failure::other(format!("{name}: {error}"));
+    let scratch = tempfile::Builder::new()
+        .prefix(".weir-")
+        .suffix(".tmp")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .tempdir_in(beside)
+        .map_err(place)?;
+    for (file, bytes) in shape.files() {
+        std::fs::write(scratch.path().join(file), bytes).map_err(place)?;
+    }
+    let file = File::create(scratch.path().join(shape.weights_file())).map_err(place)?;
+    let work = progress.start_bytes("writing", shape.weights_bytes());
+    shape
+        .write_weights(seed, &mut BufWriter::new(file), &mut |done| work.at(done))
+        .map_err(place)?;
+    drop(work);
+    std::fs::rename(scratch.path(), output).map_err(place)?;
+    // What it names is elsewhere now; nothing is left to remove.
+    let _ = scratch.keep();
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Models with random weights: written, compiled and run, tied and untied.
+
+use std::fs;
+use std::path::Path;
+
+use weir::{ModelOptions, Progress, ReportOptions, load, write_model};
+use weir_frontend::synthetic::Shape;
+use weir_runtime::{Model, Request, RuntimeOptions};
+
+fn tiny(tied: bool) -> Shape {
+    Shape {
+        name: "tiny",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 16,
+        inner: 96,
+        vocabulary: 320,
+        context: 128,
+        tied,
+        rope_base: 10_000.0,
+        rope_factor: Some(8.0),
+    }
+}
+
+fn write(shape: &Shape, seed: u64, output: &Path) {
+    write_model(shape, seed, output, &Progress::new(true)).expect("the model is written");
+}
+
+fn options(model: &Path) -> ModelOptions {
+    ModelOptions {
+        model: model.to_path_buf(),
+        slots: 2,
+        context: None,
+        kv: "full".to_owned(),
+        kv_rows: None,
+        compute: None,
+        step_rows: 16,
+        links_under: None,
+    }
+}
+
+#[test]
+fn a_made_model_compiles_and_runs() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for tied in [true, false] {
+        let place = folder.path().join(format!("tied-{tied}"));
+        write(&tiny(tied), 1, &place);
+        let compiled = load(&options(&place), &ReportOptions::default(), &Progress::new(true))
+            .expect("compiles");
+        let model = Model::new(compiled).expect("a whole model");
+        let prompt = model.encode("made to measure").expect("a tokenizer for every text");
+        let mut engine = model.engine(&RuntimeOptions::default()).expect("an engine");
+        let request =
+            Request { prompt, max_tokens: Some(8), ignore_eos: true, ..Request::default() };
+        let answers = engine.generate(vec![request.clone(), request]).expect("answers");
+        assert_eq!(answers[0].ids.len(), 8);
+        assert_eq!(answers[0].ids, answers[1].ids);
+    }
+}
+
+#[test]
+fn files_depend_on_shape_and_seed_only() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let places = [1, 1, 2].map(|seed| {
+        let place =
+            folder.path().join(format!("{seed}-{}", folder.path().read_dir().unwrap().count()));
+        write(&tiny(true), seed, &place);
+        place
+    });
+    let mut names: Vec<_> = places[0]
+        .read_dir()
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 6, "{names:?}");
+    for name in names {
+        let [first, again, other] =
+            [0, 1, 2].map(|at| fs::read(places[at].join(&name)).expect("a file"));
+        assert_eq!(first, again, "{name:?}");
+        assert_eq!(first != other, name == tiny(true).weights_file(), "{name:?}");
+    }
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let place = folder.path().join("model");
+    write(&tiny(true), 1, &place);
+    let again = write_model(&tiny(true), 1, &place, &Progress::new(true));
+    assert_eq!(again.expect_err("it is there").code, 2);
+    let beneath = write_model(&tiny(true), 1, &place.join("none/model"), &Progress::new(true));
+    assert_eq!(beneath.expect_err("no directory").code, 2);
+}
