@@ -8,6 +8,7 @@
 mod attention;
 mod elements;
 mod faults;
+mod processor;
 mod rows;
 
 use std::ffi::c_void;
