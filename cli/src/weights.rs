@@ -95,6 +95,7 @@ fn matrices(body: &Body) -> HashSet<Value> {
 fn tensors(constant: &Constant) -> u64 {
     match &constant.data {
         ConstData::Stacked(parts) => parts.iter().map(tensors).sum(),
+        ConstData::Rounded(source) => tensors(source),
         ConstData::Dense { .. } | ConstData::Quantised(_) => 1,
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use weir_ir::types::ZeroPoints;
 use weir_ir::{
-    Const, ConstData, Constant, DType, Element, Graph, QuantData, QuantFormat, TensorType,
+    Const, ConstData, Constant, DType, Element, Graph, QuantFormat, QuantRow, TensorType,
 };
 
 use crate::image::{FillWeight, NotFinite, WeightImage, WeightPiece};
@@ -126,26 +126,30 @@ impl<'a> WeightRegion<'a> {
         if let Some(offset) = self.known.get(&(constant, form)) {
             return *offset;
         }
-        let data = &self.graph.constants[constant];
+        let key = (constant, form);
+        let constant = &self.graph.constants[constant];
         let bytes = match form {
             WeightForm::Packed(layout) => layout.bytes(),
             WeightForm::Plain => {
-                (data.ty.element_count().unwrap_or(0).max(1) * 4).next_multiple_of(64)
+                (constant.ty.element_count().unwrap_or(0).max(1) * 4).next_multiple_of(64)
             }
         } as u64;
         let offset = self.image.bytes.next_multiple_of(PAGE);
         let fill: FillWeight<'a> = match form {
             WeightForm::Packed(layout) if layout.format.blocks().is_some() => {
-                Box::new(move |out| pack_quantised(&layout, &CodeRows { data, layout }, out))
+                let rows = CodeRows { constant, layout };
+                Box::new(move |out| {
+                    pack_quantised(&layout, &rows, out).map_err(|fault| in_source(constant, fault))
+                })
             }
             WeightForm::Packed(layout) => {
-                Box::new(move |out| pack_dense(&layout, &Rows(data), out))
+                Box::new(move |out| pack_dense(&layout, &Rows(constant), out))
             }
-            WeightForm::Plain => Box::new(move |out| fill_plain(data, out)),
+            WeightForm::Plain => Box::new(move |out| fill_plain(constant, out)),
         };
-        self.image.pieces.push(WeightPiece { offset, bytes, name: data.name.clone(), fill });
+        self.image.pieces.push(WeightPiece { offset, bytes, name: constant.name.clone(), fill });
         self.image.bytes = offset + bytes;
-        self.known.insert((constant, form), offset);
+        self.known.insert(key, offset);
         offset
     }
 
@@ -159,129 +163,57 @@ struct Rows<'a>(&'a Constant);
 
 impl DenseRows for Rows<'_> {
     fn row(&self, channel: usize, out: &mut [f32]) {
-        dense_row(self.0, channel, out);
+        self.0.row_f32(channel, out);
     }
-}
 
-/// One row of a matrix as f32.
-fn dense_row(constant: &Constant, channel: usize, out: &mut [f32]) {
-    match &constant.data {
-        ConstData::Dense { bytes, strides } => {
-            let dtype = constant.ty.dtype().unwrap_or(DType::F32);
-            for (k, value) in out.iter_mut().enumerate() {
-                *value = float(bytes, dtype, channel * strides[0] + k * strides[1]);
-            }
-        }
-        ConstData::Quantised(data) => {
-            let Element::Quant(format) = constant.ty.element else { return };
-            for (k, value) in out.iter_mut().enumerate() {
-                let block = k / format.block as usize;
-                let code =
-                    f32::from(code(data, &data.codes, format.bits, data.code_strides, channel, k));
-                *value = (code - zero(data, format, channel, block))
-                    * scale(data, format, channel, block);
-            }
-        }
-        ConstData::Stacked(parts) => {
-            if let Some((part, row)) = part_of(parts, channel) {
-                dense_row(part, row, out);
-            }
-        }
+    fn rows(&self, first: usize, reduction: usize, out: &mut [f32]) {
+        debug_assert!(out.len().is_multiple_of(reduction.max(1)));
+        self.0.rows_f32(first, out);
     }
-}
-
-/// The part of a stack that holds a row, and the row's number there.
-fn part_of(parts: &[Constant], mut row: usize) -> Option<(&Constant, usize)> {
-    for part in parts {
-        let rows = part.ty.shape.first()?.as_size()?;
-        if row < rows {
-            return Some((part, row));
-        }
-        row -= rows;
-    }
-    None
 }
 
 struct CodeRows<'a> {
-    data: &'a Constant,
+    constant: &'a Constant,
     layout: PackedLayout,
 }
 
 impl QuantRows for CodeRows<'_> {
     fn row(&self, channel: usize, codes: &mut [u8], scales: &mut [f32], zeros: &mut [f32]) {
-        let part_block = self.layout.format.blocks().map_or(1, |blocks| blocks.block);
-        code_row(self.data, part_block, channel, codes, scales, zeros);
+        self.rows(channel, codes, scales, zeros, 1);
     }
-}
 
-fn code_row(
-    constant: &Constant,
-    part_block: usize,
-    channel: usize,
-    codes: &mut [u8],
-    scales: &mut [f32],
-    zeros: &mut [f32],
-) {
-    match (&constant.data, constant.ty.element) {
-        (ConstData::Quantised(data), Element::Quant(format)) => {
-            for (k, value) in codes.iter_mut().enumerate() {
-                *value = code(data, &data.codes, format.bits, data.code_strides, channel, k);
-            }
-            for (part, (scale_out, zero_out)) in scales.iter_mut().zip(zeros).enumerate() {
-                let block = part * part_block / format.block as usize;
-                *scale_out = scale(data, format, channel, block);
-                *zero_out = zero(data, format, channel, block);
-            }
-        }
-        (ConstData::Stacked(parts), _) => {
-            if let Some((part, row)) = part_of(parts, channel) {
-                code_row(part, part_block, row, codes, scales, zeros);
+    fn rows(
+        &self,
+        first: usize,
+        codes: &mut [u8],
+        scales: &mut [f32],
+        zeros: &mut [f32],
+        count: usize,
+    ) {
+        let Element::Quant(format) = self.constant.ty.element else { return };
+        let mut rows = vec![QuantRow::default(); count];
+        self.constant.quant_rows(first, &mut rows);
+        // A block of the file is one or several of the layout.
+        let part = self.layout.format.blocks().map_or(1, |blocks| blocks.block);
+        let block_of = |index: usize| index * part / format.block as usize;
+        let (blocks, reduction) = (self.layout.block_count(), self.layout.reduction);
+        for (n, row) in rows.iter().enumerate() {
+            codes[n * reduction..][..reduction].copy_from_slice(&row.codes);
+            for index in 0..blocks {
+                scales[n * blocks + index] = row.scales[block_of(index)];
+                zeros[n * blocks + index] = row.zeros[block_of(index)];
             }
         }
-        _ => {}
     }
 }
 
-fn code(
-    data: &QuantData,
-    bytes: &[u8],
-    bits: u8,
-    strides: [usize; 2],
-    row: usize,
-    column: usize,
-) -> u8 {
-    let at = row * strides[0] + column * strides[1];
-    let (raw, half) =
-        if bits == 4 { (bytes[at / 2] >> (4 * (at % 2)) & 0xf, 8) } else { (bytes[at], 128) };
-    if data.signed { raw ^ half } else { raw }
-}
-
-fn scale(data: &QuantData, format: QuantFormat, row: usize, block: usize) -> f32 {
-    float(&data.scales, format.scale, row * data.scale_strides[0] + block * data.scale_strides[1])
-}
-
-fn zero(data: &QuantData, format: QuantFormat, row: usize, block: usize) -> f32 {
-    let at = row * data.zero_strides[0] + block * data.zero_strides[1];
-    match (format.zero, &data.zeros) {
-        (ZeroPoints::Codes, Some(zeros)) => {
-            f32::from(code(data, zeros, format.bits, data.zero_strides, row, block))
-        }
-        (ZeroPoints::Float, Some(zeros)) => float(zeros, format.scale, at),
-        (ZeroPoints::Fixed(zero), _) => f32::from(zero),
-        _ => 0.0,
-    }
-}
-
-/// Element `index` of a run of floats.
-fn float(bytes: &[u8], dtype: DType, index: usize) -> f32 {
-    let at = index * dtype.bytes();
-    let raw = &bytes[at..at + dtype.bytes()];
-    match dtype {
-        DType::F16 => half::f16::from_le_bytes([raw[0], raw[1]]).to_f32(),
-        DType::BF16 => half::bf16::from_le_bytes([raw[0], raw[1]]).to_f32(),
-        DType::F64 => raw.try_into().map_or(0.0, |raw| f64::from_le_bytes(raw) as f32),
-        _ => raw.try_into().map_or(0.0, f32::from_le_bytes),
-    }
+/// What is wrong with a weight in terms of the numbers that it was rounded from.
+fn in_source(constant: &Constant, fault: NotFinite) -> NotFinite {
+    let ConstData::Rounded(source) = &constant.data else { return fault };
+    let columns = constant.matrix().map_or(0, |[_, columns]| columns);
+    let mut row = vec![0.0; columns];
+    source.row_f32(fault.row, &mut row);
+    NotFinite::check("element", fault.row, &row).err().unwrap_or(fault)
 }
 
 /// All elements in row-major order as f32. Fails at one that is no number, or infinite: only a
@@ -316,19 +248,30 @@ fn fill_plain(constant: &Constant, out: &mut [u8]) -> Result<(), NotFinite> {
                 at += bytes;
             }
         }
-        ConstData::Quantised(_) => {
-            let width = constant.ty.shape.last().and_then(|size| size.as_size()).unwrap_or(1);
+        ConstData::Quantised(_) | ConstData::Rounded(_) => {
+            let [rows, width] = constant.matrix().unwrap_or_default();
             let mut row = vec![0.0; width];
-            for (channel, place) in out.chunks_exact_mut(width * 4).enumerate() {
-                if channel < constant.ty.shape[0].as_size().unwrap_or(0) {
-                    dense_row(constant, channel, &mut row);
-                    NotFinite::check("element", channel, &row)?;
-                    for (to, value) in place.chunks_exact_mut(4).zip(&row) {
-                        to.copy_from_slice(&value.to_le_bytes());
-                    }
+            for (channel, place) in out.chunks_exact_mut((width * 4).max(4)).enumerate().take(rows)
+            {
+                constant.row_f32(channel, &mut row);
+                NotFinite::check("element", channel, &row)?;
+                for (to, value) in place.chunks_exact_mut(4).zip(&row) {
+                    to.copy_from_slice(&value.to_le_bytes());
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Element `index` of a run of floats.
+fn float(bytes: &[u8], dtype: DType, index: usize) -> f32 {
+    let at = index * dtype.bytes();
+    let raw = &bytes[at..at + dtype.bytes()];
+    match dtype {
+        DType::F16 => half::f16::from_le_bytes([raw[0], raw[1]]).to_f32(),
+        DType::BF16 => half::bf16::from_le_bytes([raw[0], raw[1]]).to_f32(),
+        DType::F64 => raw.try_into().map_or(0.0, |raw| f64::from_le_bytes(raw) as f32),
+        _ => raw.try_into().map_or(0.0, f32::from_le_bytes),
+    }
 }

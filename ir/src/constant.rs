@@ -1,12 +1,17 @@
 //! Constants: weights and tables, with their bytes left where the importer found them.
 //!
 //! Bytes are reference counted views (`bytes::Bytes`), usually of a memory map. Transposition and
-//! concatenation are descriptions, so that no pass copies a large weight; the packer reads rows
-//! through the accessors in this file.
+//! concatenation and rounding are descriptions, so that no pass copies a large weight; the packer
+//! reads rows through the accessors in `constant/rows.rs`.
+
+mod rows;
 
 use bytes::Bytes;
 
+pub use rows::QuantRow;
+
 use crate::interpret::{EvalFault, Tensor, checked_count};
+use crate::quantise::Rounder;
 use crate::types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
 
 /// A constant tensor.
@@ -34,6 +39,9 @@ pub enum ConstData {
     Quantised(QuantData),
     /// Parts stacked along dimension 0; their other sizes and their element types are equal.
     Stacked(Vec<Constant>),
+    /// A matrix of floats of the same shape, rounded to this constant's type when it is read:
+    /// [`crate::quantise`] says how. A rounded constant is never rounded again.
+    Rounded(Box<Constant>),
 }
 
 /// Codes, scales and zero points of a `[N, K]` weight, each addressed by two strides, which covers
@@ -211,49 +219,6 @@ impl QuantData {
             _ => Err("zero points do not fit the format".into()),
         }
     }
-
-    fn code(bytes: &[u8], bits: u8, signed: bool, place: usize) -> u8 {
-        let code = if bits == 4 { bytes[place / 2] >> (place % 2 * 4) & 15 } else { bytes[place] };
-        // Two's complement plus half the range is the code with its top bit flipped.
-        if signed { code ^ (1 << (bits - 1)) } else { code }
-    }
-
-    fn float(bytes: &[u8], dtype: DType, place: usize) -> f32 {
-        let width = dtype.bytes();
-        float_at(dtype, &bytes[place * width..][..width]) as f32
-    }
-
-    /// Unsigned codes of row n, scales and zeros of its blocks. The constant has been checked.
-    fn row(&self, format: &QuantFormat, n: usize, row: &mut QuantRow) {
-        for (k, code) in row.codes.iter_mut().enumerate() {
-            let place = n * self.code_strides[0] + k * self.code_strides[1];
-            *code = Self::code(&self.codes, format.bits, self.signed, place);
-        }
-        for block in 0..row.scales.len() {
-            let place = n * self.scale_strides[0] + block * self.scale_strides[1];
-            row.scales[block] = Self::float(&self.scales, format.scale, place);
-            let place = n * self.zero_strides[0] + block * self.zero_strides[1];
-            row.zeros[block] = match (format.zero, &self.zeros) {
-                (ZeroPoints::Codes, Some(zeros)) => {
-                    f32::from(Self::code(zeros, format.bits, self.signed, place))
-                }
-                (ZeroPoints::Float, Some(zeros)) => Self::float(zeros, format.scale, place),
-                (ZeroPoints::Fixed(zero), _) => f32::from(zero),
-                _ => 0.0,
-            };
-        }
-    }
-}
-
-/// A row of a quantised weight: `weight[k] = (codes[k] - zeros[k / block]) * scales[k / block]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct QuantRow {
-    /// Unsigned codes, one per k.
-    pub codes: Vec<u8>,
-    /// Scales, one per block.
-    pub scales: Vec<f32>,
-    /// Zero points, one per block, in codes.
-    pub zeros: Vec<f32>,
 }
 
 impl Constant {
@@ -308,7 +273,36 @@ impl Constant {
                     Err(format!("{total} stacked rows in {}", self.ty))
                 }
             }
+            (ConstData::Rounded(source), _) => {
+                self.checked_source()?;
+                source.checked()
+            }
             _ => Err(format!("storage does not fit {}", self.ty)),
+        }
+    }
+
+    /// Whether the source of a rounded constant fits its type.
+    fn checked_source(&self) -> Result<(), String> {
+        let ConstData::Rounded(source) = &self.data else { return Ok(()) };
+        let rounds = match self.ty.element {
+            Element::Plain(dtype) => matches!(dtype, DType::F32 | DType::F16 | DType::BF16),
+            Element::Quant(format) => Rounder::new(&format).is_some(),
+        };
+        if !rounds {
+            return Err(format!("nothing rounds to {}", self.ty));
+        }
+        let floats = source.ty.dtype().is_some_and(DType::is_float) && !source.has_rounded();
+        if !floats || source.ty.rank() != 2 || source.ty.shape != self.ty.shape {
+            return Err(format!("{} is no source of {}", source.ty, self.ty));
+        }
+        Ok(())
+    }
+
+    fn has_rounded(&self) -> bool {
+        match &self.data {
+            ConstData::Rounded(_) => true,
+            ConstData::Stacked(parts) => parts.iter().any(Constant::has_rounded),
+            ConstData::Dense { .. } | ConstData::Quantised(_) => false,
         }
     }
 
@@ -339,71 +333,18 @@ impl Constant {
         })
     }
 
+    /// The same matrix rounded to an element type when it is read; nothing is computed. `None` if the
+    /// constant is no matrix of floats as they are in a file, or nothing rounds to the type.
+    pub fn rounded(&self, element: Element) -> Option<Constant> {
+        let ty = TensorType { element, shape: self.ty.shape.clone() };
+        let data = ConstData::Rounded(Box::new(self.clone()));
+        let rounded = Constant { name: self.name.clone(), ty, data };
+        rounded.checked_source().is_ok().then_some(rounded)
+    }
+
     /// Rows and columns of a matrix.
     pub fn matrix(&self) -> Option<[usize; 2]> {
         self.ty.sizes()?.try_into().ok()
-    }
-
-    /// The part of a stacked constant that has row n, and the row's number in it.
-    fn part_of(&self, mut n: usize) -> Option<(&Constant, usize)> {
-        let ConstData::Stacked(parts) = &self.data else { return Some((self, n)) };
-        for part in parts {
-            let rows = part.ty.shape.first()?.as_size()?;
-            if n < rows {
-                return part.part_of(n);
-            }
-            n -= rows;
-        }
-        None
-    }
-
-    /// Writes row n of a matrix of any float or quantised storage as f32. `false` if the constant
-    /// is no such matrix, or n or the length of the row is wrong.
-    pub fn row_f32(&self, n: usize, row: &mut [f32]) -> bool {
-        if self.matrix().is_none_or(|[rows, columns]| n >= rows || columns != row.len()) {
-            return false;
-        }
-        let Some((part, n)) = self.part_of(n) else { return false };
-        match (&part.data, part.ty.element) {
-            (ConstData::Dense { bytes, strides }, Element::Plain(dtype)) if dtype.is_float() => {
-                let width = dtype.bytes();
-                for (k, value) in row.iter_mut().enumerate() {
-                    let place = (n * strides[0] + k * strides[1]) * width;
-                    *value = float_at(dtype, &bytes[place..place + width]) as f32;
-                }
-                true
-            }
-            (ConstData::Quantised(_), Element::Quant(format)) => {
-                let mut codes = QuantRow::default();
-                part.quant_row(n, &mut codes);
-                for (k, value) in row.iter_mut().enumerate() {
-                    let block = k / format.block as usize;
-                    *value = (f32::from(codes.codes[k]) - codes.zeros[block]) * codes.scales[block];
-                }
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Codes, scales and zero points of row n of a quantised matrix, for packing. `false` if the
-    /// constant is none or n is wrong.
-    pub fn quant_row(&self, n: usize, row: &mut QuantRow) -> bool {
-        let Some([rows, columns]) = self.matrix() else { return false };
-        if n >= rows {
-            return false;
-        }
-        let Some((part, n)) = self.part_of(n) else { return false };
-        let (ConstData::Quantised(data), Element::Quant(format)) = (&part.data, part.ty.element)
-        else {
-            return false;
-        };
-        let blocks = columns.div_ceil(format.block as usize);
-        row.codes.resize(columns, 0);
-        row.scales.resize(blocks, 0.0);
-        row.zeros.resize(blocks, 0.0);
-        data.row(&format, n, row);
-        true
     }
 
     /// All floats, row-major, as f32: of dense, stacked and quantised constants.
@@ -452,12 +393,11 @@ impl Constant {
             });
         }
         let mut values = vec![0.0; count];
-        if let [rows, columns] = *sizes.as_slice() {
-            for n in 0..rows {
-                self.row_f32(n, &mut values[n * columns..][..columns]);
-            }
-        }
-        Ok(Tensor::of_quantised(self.ty.element, sizes, values))
+        self.rows_f32(0, &mut values);
+        Ok(match self.ty.element {
+            Element::Plain(dtype) => Tensor::from_f32(dtype, sizes, values),
+            Element::Quant(_) => Tensor::of_quantised(self.ty.element, sizes, values),
+        })
     }
 }
 

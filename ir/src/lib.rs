@@ -13,12 +13,13 @@ pub mod infer;
 pub mod interpret;
 pub mod ops;
 pub mod patch;
+pub mod quantise;
 pub mod stage;
 pub mod text;
 pub mod types;
 pub mod verify;
 
-pub use constant::{ConstData, Constant, QuantData};
+pub use constant::{ConstData, Constant, QuantData, QuantRow};
 pub use dim::{Dim, Symbol};
 pub use entity::{CacheId, Const, Kind, Node, Table, Value};
 pub use graph::{

@@ -13,6 +13,13 @@ use super::{GROUP, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 pub trait DenseRows: Sync {
     /// Writes the K elements of output channel `channel`.
     fn row(&self, channel: usize, out: &mut [f32]);
+
+    /// Writes the elements of several channels from `first` on, `reduction` for each.
+    fn rows(&self, first: usize, reduction: usize, out: &mut [f32]) {
+        for (index, row) in out.chunks_exact_mut(reduction.max(1)).enumerate() {
+            self.row(first + index, row);
+        }
+    }
 }
 
 /// Rows of a weight quantised in blocks along K.
@@ -21,6 +28,26 @@ pub trait QuantRows: Sync {
     /// and per block a scale and a zero point in the codes' terms. Zero points are ignored where the
     /// layout implies them.
     fn row(&self, channel: usize, codes: &mut [u8], scales: &mut [f32], zeros: &mut [f32]);
+
+    /// Writes what belongs to `count` channels from `first` on, channel after channel.
+    fn rows(
+        &self,
+        first: usize,
+        codes: &mut [u8],
+        scales: &mut [f32],
+        zeros: &mut [f32],
+        count: usize,
+    ) {
+        let (reduction, blocks) = (codes.len() / count, scales.len() / count);
+        for index in 0..count {
+            self.row(
+                first + index,
+                &mut codes[index * reduction..][..reduction],
+                &mut scales[index * blocks..][..blocks],
+                &mut zeros[index * blocks..][..blocks],
+            );
+        }
+    }
 }
 
 pub(super) fn read_u32(bytes: &[u8], offset: usize) -> u32 {
@@ -52,30 +79,37 @@ fn each_group(
 /// element that is no finite number.
 pub fn pack_dense(
     layout: &PackedLayout,
-    rows: &dyn DenseRows,
+    source: &dyn DenseRows,
     out: &mut [u8],
 ) -> Result<(), NotFinite> {
     assert!(layout.format.blocks().is_none(), "a dense format");
-    // Offsets inside a group are those of the first group.
     each_group(layout, out, |group, bytes| {
-        let mut row = vec![0.0; layout.reduction];
-        for lane in 0..GROUP.min(layout.channels - group * GROUP) {
-            let channel = group * GROUP + lane;
-            rows.row(channel, &mut row);
-            NotFinite::check("element", channel, &row)?;
-            for (k, value) in row.iter().enumerate() {
-                let (offset, shift) = layout.element(lane, k);
-                let at = offset + shift as usize / 8;
-                match layout.format {
-                    WeightFormat::F16 => {
-                        let bits = half::f16::from_f32(*value).to_le_bytes();
-                        bytes[at..at + 2].copy_from_slice(&bits);
+        let (first, reduction) = (group * GROUP, layout.reduction);
+        let mut rows = vec![0.0; GROUP.min(layout.channels - first) * reduction];
+        source.rows(first, reduction, &mut rows);
+        for (lane, row) in rows.chunks_exact(reduction.max(1)).enumerate() {
+            NotFinite::check("element", first + lane, row)?;
+            // A unit of 32 bits holds one element or two; one of the same lane comes 16 units later.
+            match layout.format {
+                WeightFormat::F16 | WeightFormat::Bf16 => {
+                    let is_f16 = layout.format == WeightFormat::F16;
+                    for (pair, values) in row.chunks(2).enumerate() {
+                        for (half, value) in values.iter().enumerate() {
+                            let at = (pair * GROUP + lane) * 4 + half * 2;
+                            let bits = if is_f16 {
+                                half::f16::from_f32(*value).to_bits()
+                            } else {
+                                half::bf16::from_f32(*value).to_bits()
+                            };
+                            bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+                        }
                     }
-                    WeightFormat::Bf16 => {
-                        let bits = half::bf16::from_f32(*value).to_le_bytes();
-                        bytes[at..at + 2].copy_from_slice(&bits);
+                }
+                _ => {
+                    for (k, value) in row.iter().enumerate() {
+                        let at = (k * GROUP + lane) * 4;
+                        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
                     }
-                    _ => bytes[at..at + 4].copy_from_slice(&value.to_le_bytes()),
                 }
             }
         }
@@ -87,45 +121,75 @@ pub fn pack_dense(
 /// number.
 pub fn pack_quantised(
     layout: &PackedLayout,
-    rows: &dyn QuantRows,
+    source: &dyn QuantRows,
     out: &mut [u8],
 ) -> Result<(), NotFinite> {
     let blocks = layout.format.blocks().expect("a format with blocks");
-    let count = layout.block_count();
+    let (count, reduction) = (layout.block_count(), layout.reduction);
     each_group(layout, out, |group, bytes| {
-        let mut codes = vec![0; layout.reduction];
-        let mut scales = vec![0.0; count];
-        let mut zeros = vec![0.0; count];
-        for lane in 0..GROUP.min(layout.channels - group * GROUP) {
-            let channel = group * GROUP + lane;
-            rows.row(channel, &mut codes, &mut scales, &mut zeros);
-            NotFinite::check("scale", channel, &scales)?;
-            NotFinite::check("zero point", channel, &zeros)?;
-            for block in 0..count {
-                let (scale, zero) =
-                    layout.block_parameters(lane, block).expect("a format with blocks");
-                match blocks.scale {
-                    ScaleType::F32 => {
-                        bytes[scale..scale + 4].copy_from_slice(&scales[block].to_le_bytes());
-                    }
-                    ScaleType::F16 => bytes[scale..scale + 2]
-                        .copy_from_slice(&half::f16::from_f32(scales[block]).to_le_bytes()),
+        let first = group * GROUP;
+        let lanes = GROUP.min(layout.channels - first);
+        let mut codes = vec![0; lanes * reduction];
+        let mut scales = vec![0.0; lanes * count];
+        let mut zeros = vec![0.0; lanes * count];
+        source.rows(first, &mut codes, &mut scales, &mut zeros, lanes);
+        for lane in 0..lanes {
+            let row = first + lane;
+            NotFinite::check("scale", row, &scales[lane * count..][..count])?;
+            NotFinite::check("zero point", row, &zeros[lane * count..][..count])?;
+        }
+        for (index, place) in bytes.chunks_exact_mut(layout.block_bytes()).take(count).enumerate() {
+            let (parameters, packed) = place.split_at_mut(layout.codes_offset());
+            let (scale_place, zero_place) = parameters.split_at_mut(layout.zeros_offset());
+            let begin = index * blocks.block;
+            for lane in 0..lanes {
+                put_scale(scale_place, blocks.scale, lane, scales[lane * count + index]);
+                put_zero(zero_place, blocks.zero, lane, zeros[lane * count + index]);
+                let row = &codes[lane * reduction..][..reduction];
+                let codes = &row[begin..reduction.min(begin + blocks.block)];
+                match layout.format {
+                    WeightFormat::Int4(_) => put_nibbles(packed, lane, codes),
+                    _ => put_bytes(packed, lane, codes),
                 }
-                match blocks.zero {
-                    ZeroPoint::Implied => {}
-                    ZeroPoint::Code => bytes[zero] = zeros[block] as u8,
-                    ZeroPoint::Float => {
-                        bytes[zero..zero + 4].copy_from_slice(&zeros[block].to_le_bytes());
-                    }
-                }
-            }
-            for (k, code) in codes.iter().enumerate() {
-                let (offset, shift) = layout.element(lane, k);
-                bytes[offset + shift as usize / 8] |= code << (shift % 8);
             }
         }
         Ok(())
     })
+}
+
+fn put_scale(place: &mut [u8], ty: ScaleType, lane: usize, scale: f32) {
+    match ty {
+        ScaleType::F32 => place[lane * 4..][..4].copy_from_slice(&scale.to_le_bytes()),
+        ScaleType::F16 => {
+            place[lane * 2..][..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+        }
+    }
+}
+
+fn put_zero(place: &mut [u8], kind: ZeroPoint, lane: usize, zero: f32) {
+    match kind {
+        ZeroPoint::Implied => {}
+        ZeroPoint::Code => place[lane] = zero as u8,
+        ZeroPoint::Float => place[lane * 4..][..4].copy_from_slice(&zero.to_le_bytes()),
+    }
+}
+
+/// A lane's codes of a block, four to a unit.
+fn put_bytes(packed: &mut [u8], lane: usize, codes: &[u8]) {
+    for (unit, codes) in packed.chunks_exact_mut(GROUP * 4).zip(codes.chunks(4)) {
+        unit[lane * 4..][..codes.len()].copy_from_slice(codes);
+    }
+}
+
+/// A lane's codes of a block, eight to a unit: four low nibbles, then four high ones.
+fn put_nibbles(packed: &mut [u8], lane: usize, codes: &[u8]) {
+    for (unit, codes) in packed.chunks_exact_mut(GROUP * 4).zip(codes.chunks(8)) {
+        let mut eight = [0; 8];
+        eight[..codes.len()].copy_from_slice(codes);
+        let low = u32::from_le_bytes([eight[0], eight[1], eight[2], eight[3]]);
+        let high = u32::from_le_bytes([eight[4], eight[5], eight[6], eight[7]]);
+        unit[lane * 4..][..4].copy_from_slice(&(low | high << 4).to_le_bytes());
+    }
 }
 
 /// Packs a bias: N floats, then zeros up to a whole group.

@@ -1,5 +1,7 @@
 //! Packed weights against the interpreter's view of the same constants.
 
+use weir_ir::QuantData;
+
 use super::*;
 
 fn quantised(bits: u8, block: u32, signed: bool, zero: ZeroPoints) -> Constant {
@@ -69,4 +71,74 @@ fn packed_elements_are_those_of_the_file() {
     check(Constant { name: "stack".into(), ty, data: ConstData::Stacked(parts) });
     let values: Vec<f32> = (0..60).map(|i| i as f32).collect();
     check(Constant::from_f32("dense", &[5, 12], &values));
+}
+
+/// Rounded weights, packed as they are written, hold exactly what the interpreter computes with.
+#[test]
+fn weights_rounded_while_packed_are_those_of_the_interpreter() {
+    let rows = 37;
+    for width in [96, 100] {
+        let values: Vec<f32> =
+            (0..rows * width).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 900.0).collect();
+        let source = Constant::from_f32("w", &[rows, width], &values);
+        let stack = {
+            let mut ty = source.ty.clone();
+            ty.shape[0] = (2 * rows).into();
+            Constant { name: "s".into(), ty, data: ConstData::Stacked(vec![source.clone(); 2]) }
+        };
+        let mut elements = vec![Element::Plain(DType::BF16), Element::Plain(DType::F16)];
+        for (bits, middle) in [(4, 8), (8, 128)] {
+            for block in [32, 64, 112] {
+                for zero in [ZeroPoints::Fixed(middle), ZeroPoints::Codes] {
+                    let scale = if block == 64 { DType::F32 } else { DType::F16 };
+                    elements.push(Element::Quant(QuantFormat { bits, block, scale, zero }));
+                }
+            }
+        }
+        for element in elements {
+            for source in [&source, &stack] {
+                let rounded = source.rounded(element).unwrap();
+                let expected = rounded.elements_f32().unwrap();
+                let layout = stored(&rounded.ty).unwrap();
+                let mut graph = Graph::new();
+                let id = graph.constants.push(rounded);
+                let mut region = WeightRegion::new(&graph);
+                region.place(id, WeightForm::Packed(layout));
+                let image = region.finish();
+                let mut packed = vec![0; image.pieces[0].bytes as usize];
+                (image.pieces[0].fill)(&mut packed).unwrap();
+                for (index, expected) in expected.iter().enumerate() {
+                    let found = layout.value(&packed, index / width, index % width);
+                    assert_eq!(found, *expected, "{element} {index}");
+                }
+            }
+        }
+    }
+}
+
+/// A number that nobody can compute with is named by its place in the file's weight.
+#[test]
+fn what_cannot_be_rounded_is_named() {
+    let fault = |value: f32, element| {
+        let mut values = vec![0.5; 3 * 64];
+        values[64 + 40] = value;
+        let source = Constant::from_f32("w", &[3, 64], &values);
+        let mut graph = Graph::new();
+        let rounded = source.rounded(element).unwrap();
+        let layout = stored(&rounded.ty).unwrap();
+        let id = graph.constants.push(rounded);
+        let mut region = WeightRegion::new(&graph);
+        region.place(id, WeightForm::Packed(layout));
+        let image = region.finish();
+        let mut packed = vec![0; image.pieces[0].bytes as usize];
+        (image.pieces[0].fill)(&mut packed).unwrap_err().to_string()
+    };
+    let zero = ZeroPoints::Fixed(8);
+    let int4 = QuantFormat { bits: 4, block: 32, scale: DType::F16, zero };
+    let element = Element::Quant(int4);
+    assert_eq!(fault(f32::NAN, element), "element 40 of row 1 is NaN, not a finite number");
+    // The number is finite, its scale is beyond the range of f16.
+    assert_eq!(fault(1e6, element), "scale 1 of row 1 is -inf, not a finite number");
+    let half = Element::Plain(DType::F16);
+    assert_eq!(fault(1e6, half), "element 40 of row 1 is inf, not a finite number");
 }

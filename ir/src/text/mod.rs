@@ -4,7 +4,9 @@
 //! Values keep their numbers when printed; the parser numbers them anew in the order of their
 //! definition, so print → parse gives the same graph up to dead entries of tables. Constants of at
 //! most [`INLINE`] elements stand in the text with exact numbers; larger ones are named by a
-//! digest, and whoever parses supplies them.
+//! digest, and whoever parses supplies them. A constant that is rounded when it is read is written
+//! as its source, of the same name: `int4<block=32, scale=f16, zero=8>[2, 2] = rounded f32[2, 2] =
+//! [..]`.
 
 mod parse;
 mod print;
@@ -51,6 +53,7 @@ pub fn digest(constant: &Constant) -> u64 {
         ConstData::Stacked(parts) => {
             parts.iter().for_each(|part| ends(&digest(part).to_le_bytes()));
         }
+        ConstData::Rounded(source) => ends(&digest(source).to_le_bytes()),
     }
     state
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::digest;
 use crate::attribute::AttributeValue;
-use crate::constant::Constant;
+use crate::constant::{ConstData, Constant};
 use crate::dim::Dim;
 use crate::entity::Value;
 use crate::graph::{
@@ -382,6 +382,22 @@ impl<'t> Line<'t> {
         self.expect(":")?;
         let ty = self.ty()?;
         self.expect("=")?;
+        if self.take("rounded ") {
+            let source_ty = self.ty()?;
+            self.expect("=")?;
+            let source = Box::new(self.elements(name.clone(), source_ty, store)?);
+            return Ok(Constant { name, ty, data: ConstData::Rounded(source) });
+        }
+        self.elements(name, ty, store)
+    }
+
+    /// Elements as they stand in the text, or what the store has for their digest.
+    fn elements(
+        &mut self,
+        name: String,
+        ty: TensorType,
+        store: &dyn Fn(&str, u64) -> Option<Constant>,
+    ) -> Result<Constant, ParseError> {
         if self.take("digest ") {
             let before = self.at;
             let word = self.word()?;

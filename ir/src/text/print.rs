@@ -37,11 +37,8 @@ fn write_graph(text: &mut String, graph: &Graph) -> fmt::Result {
         writeln!(text, "rotary sets={} switch={}", graph.rotary.sets, graph.rotary.switch)?;
     }
     for (id, constant) in graph.constants.iter() {
-        write!(text, "const {id} {}: {} = ", quoted(&constant.name), constant.ty)?;
-        match inline(constant) {
-            Some(elements) => writeln!(text, "{elements}")?,
-            None => writeln!(text, "digest {:016x}", digest(constant))?,
-        }
+        write!(text, "const {id} {}: ", quoted(&constant.name))?;
+        write_data(text, constant)?;
     }
     for (id, cache) in graph.caches.iter() {
         write_cache(text, &id.to_string(), cache)?;
@@ -55,6 +52,19 @@ fn write_graph(text: &mut String, graph: &Graph) -> fmt::Result {
     writeln!(text, "main {{")?;
     write_body(text, &graph.main)?;
     writeln!(text, "}}")
+}
+
+/// A constant's type and elements.
+fn write_data(text: &mut String, constant: &Constant) -> fmt::Result {
+    write!(text, "{} = ", constant.ty)?;
+    match (inline(constant), &constant.data) {
+        (Some(elements), _) => writeln!(text, "{elements}"),
+        (None, ConstData::Rounded(source)) => {
+            text.push_str("rounded ");
+            write_data(text, source)
+        }
+        (None, _) => writeln!(text, "digest {:016x}", digest(constant)),
+    }
 }
 
 fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
