@@ -19,6 +19,7 @@
 
 pub mod cache;
 pub mod command;
+pub mod cores;
 pub mod engine;
 mod error;
 pub mod facts;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cache::SlotCache;
 use crate::forward::{ModelShape, layer_shapes, prefill_bytes};
-use crate::{CompiledModel, RuntimeError, RuntimeOptions, team};
+use crate::{CompiledModel, RuntimeError, RuntimeOptions, cores};
 
 /// Allowance for the process besides what is counted below: its own code and data (2.2 MiB resident
 /// with nothing but the help text printed; static, x86-64), the allocator's reserves, the template
@@ -47,7 +47,7 @@ impl MemoryCeiling {
         let layers = layer_shapes(model);
         let prefill = prefill_bytes(&shape, &layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
-        let threads = options.threads.unwrap_or_else(team::default_threads) as u64;
+        let threads = options.threads.unwrap_or_else(cores::default_threads) as u64;
         let cache = SlotCache::bytes(&layers, shape.slots)
             .ok_or_else(|| RuntimeError::Tables("the cache exceeds 64 bits".into()))?;
         let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);

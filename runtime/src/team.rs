@@ -18,6 +18,8 @@ use std::thread::JoinHandle;
 
 use weir_abi::{LayerCall, PromptCall, RowSpans, Segment, StepContext};
 
+use crate::cores::available_processors;
+
 /// Turns of a waiting thread before it sleeps: about 20 µs, longer than the gap between two
 /// segments of a step, shorter than what a sleeping thread's wake-up costs.
 const SPINS: u32 = 2_000;
@@ -130,12 +132,6 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// Number of threads when nobody says: the processors that this process may use (affinity and
-/// control group).
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// The planes of one layer's cache and who writes and reads what in them.
 pub struct LayerPlanes<'a> {
     /// Key plane.
@@ -226,7 +222,7 @@ impl Team {
     pub fn new(threads: usize) -> std::io::Result<Team> {
         let count = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
         // More threads than processors: spinning would keep the one that is awaited from running.
-        let spins = if threads <= default_threads() { SPINS } else { 0 };
+        let spins = if threads <= available_processors() { SPINS } else { 0 };
         let shared = Arc::new(Shared {
             threads: count,
             start: Rendezvous::new(count, spins),

@@ -9,7 +9,7 @@ use weir_abi::CachePolicy;
 use super::options::RuntimeArguments;
 use crate::facts::WeightFacts;
 use crate::memory::Mebibytes;
-use crate::{Model, RuntimeError, machine, team};
+use crate::{Model, RuntimeError, cores, machine};
 
 /// Says what the model is and how much memory it needs.
 #[derive(Clone, Debug, Args)]
@@ -50,7 +50,7 @@ impl Info {
             )?;
         }
         if !model.facts().weights.is_empty() {
-            writeln!(out, "  weights, as the model's files had them")?;
+            writeln!(out, "  weights")?;
         }
         for WeightFacts { part, format, tensors, bytes } in &model.facts().weights {
             let tensors = match tensors {
@@ -125,7 +125,7 @@ impl Info {
             "cache_layouts": layouts,
             "isa": machine::choose_level(compiled, options.isa)?.level.name(),
             "isa_levels": levels,
-            "threads": options.threads.unwrap_or_else(team::default_threads),
+            "threads": options.threads.unwrap_or_else(cores::default_threads),
             "cache_bytes_per_slot": ceiling.cache / u64::from(slots),
             "memory": ceiling,
             "memory_ceiling_bytes": ceiling.total(),

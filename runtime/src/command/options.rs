@@ -32,7 +32,7 @@ pub const MAX_SLOTS: u32 = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Running")]
 pub struct RuntimeArguments {
-    /// Compute threads; results do not depend on it [default: one per processor]
+    /// Compute threads; results do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), allow_hyphen_values = true)]
     pub threads: Option<usize>,
     /// Sequences at once [default: what the model was compiled for]

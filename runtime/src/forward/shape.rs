@@ -10,7 +10,7 @@ use crate::{CompiledModel, RuntimeError};
 pub struct RuntimeOptions {
     /// Sequences at once; absent: what the model was compiled for.
     pub slots: Option<u32>,
-    /// Compute threads, the caller's included; absent: one per processor.
+    /// Compute threads, the caller's included; absent: one per core.
     pub threads: Option<usize>,
     /// Instruction set; absent: the highest that the model and this processor have.
     pub isa: Option<IsaLevel>,

@@ -9,8 +9,9 @@ use super::long_prompt::PromptJob;
 use super::shape::{PrefillBytes, layer_shapes, prefill_bytes};
 use super::{LongPrompt, ModelShape, RuntimeOptions, StepFault, StepModel, StepRow};
 use crate::cache::{LayerShape, Placement, SlotCache};
+use crate::cores::default_threads;
 use crate::machine;
-use crate::team::{Call, LayerArguments, Team, default_threads};
+use crate::team::{Call, LayerArguments, Team};
 use crate::weights::LevelSegments;
 use crate::{CompiledModel, RuntimeError};
 
