@@ -1,13 +1,14 @@
-//! The frame that the assembled versions share: arguments, groups of channels, blocks of rows.
+//! The frame that the assembled versions share: arguments, rows, groups of channels, reduction.
 //!
-//! Weights are walked in tiles of groups; for each tile all rows are computed, so that weights come
-//! from memory once and from the cache for every further block of rows. A version supplies the tile:
-//! the code between a row block's addresses and its stored outputs.
+//! Rows are taken in portions that stay in the second cache. For each portion weights are walked in
+//! tiles of groups; for each tile all rows of the portion are computed, so that weights come from
+//! memory once a portion and from the nearest cache for every further block of rows. A version
+//! supplies the tile: the code between a row block's addresses and its stored outputs.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::MatmulSpec;
+use super::{MatmulSpec, decode};
 use crate::pack::GROUP;
 
 /// Input row of the tile.
@@ -27,9 +28,18 @@ pub(super) const WEIGHTS: AsmRegister64 = r14;
 /// See [`INPUT`].
 pub(super) const COUNT: AsmRegister64 = r10;
 
+/// Memory of the version's own, aligned to 64 bytes: [`Version::scratch_bytes`] of it.
+pub(super) const SCRATCH: AsmRegister64 = rsp;
+
 /// How far ahead of their use weights are asked for, in bytes. The processor's own prefetch stops at
 /// page boundaries; with this a single stream of weights comes as fast as several.
 pub(super) const PREFETCH: usize = 4096;
+
+/// Bytes of input that a portion of rows may have: half of the second cache of common machines. The
+/// weights are read once a portion, which with dozens of rows costs a few percent of the time.
+const PORTION_BYTES: usize = 256 << 10;
+/// Rows of a portion are a multiple of this, so that they fill the largest tiles.
+const PORTION_STEP: usize = 12;
 
 /// Rows and groups that one tile computes.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +62,10 @@ pub(super) struct Plan {
 pub(super) trait Version {
     /// Plans by `from_rows`, descending; the last serves from 1 row.
     fn plans(&self) -> Vec<Plan>;
+    /// Bytes of memory that tiles use at [`SCRATCH`].
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
     /// Loads constants that live as long as the call.
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError>;
     /// Computes one tile. Keeps all general registers but those free for the tile.
@@ -76,6 +90,22 @@ fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError
     code.zero_bytes()
 }
 
+/// Rows of a portion.
+fn portion_rows(spec: &MatmulSpec) -> usize {
+    let rows = PORTION_BYTES / spec.input_row_bytes();
+    (rows / PORTION_STEP).max(2) * PORTION_STEP
+}
+
+/// Adds a number of any size. Spoils r11.
+fn add_any(
+    code: &mut CodeAssembler,
+    place: AsmMemoryOperand,
+    value: usize,
+) -> Result<(), IcedError> {
+    code.mov(r11, value as i64)?;
+    code.add(place, r11)
+}
+
 /// Emits the whole kernel.
 pub(super) fn assemble(
     code: &mut CodeAssembler,
@@ -92,19 +122,29 @@ pub(super) fn assemble(
     // Above the frame pointer: its old value, the return address, the seventh and eighth argument.
     let first = qword_ptr(rbp + 16);
     let end = qword_ptr(rbp + 24);
+    // Below it: saved registers, then where every portion of rows begins, and the rows left.
+    let slots_end = saved.len() * 8;
+    let slot = |index: usize| qword_ptr(rbp - (slots_end + (index + 1) * 8) as i32);
+    let (weights, output, bias, residual) = (slot(0), slot(1), slot(2), slot(3));
+    let (full_groups, rows_left) = (slot(4), slot(5));
+    code.sub(rsp, (6 * 8 + version.scratch_bytes()) as i32)?;
+    code.and(rsp, -64)?;
+
     let mut done = code.create_label();
     code.mov(r10, first)?;
     code.cmp(r10, end)?;
     code.jge(done)?;
     version.prepare(code)?;
-    // rsi, rdx, rcx, r8: weights, output, bias and residual of the first group.
+    // Weights, output, bias and residual of the first group.
     code.imul_3(r11, r10, spec.layout.group_bytes() as i32)?;
     code.add(rsi, r11)?;
     code.imul_3(r11, r10, group_outputs as i32)?;
-    code.add(rdx, r11)?;
-    code.add(rcx, r11)?;
-    code.add(r8, r11)?;
-    // r15: full groups.
+    for (place, register) in [(weights, rsi), (output, rdx), (bias, rcx), (residual, r8)] {
+        if register != rsi {
+            code.add(register, r11)?;
+        }
+        code.mov(place, register)?;
+    }
     code.mov(r15, end)?;
     if spec.tail() > 0 {
         let full = (spec.layout.channels / GROUP) as i32;
@@ -113,7 +153,52 @@ pub(super) fn assemble(
         code.cmovg(r15, r11)?;
     }
     code.sub(r15, r10)?;
+    code.mov(full_groups, r15)?;
+    code.mov(rows_left, r9)?;
 
+    let portion = portion_rows(spec);
+    let mut next_portion = code.create_label();
+    bind(code, &mut next_portion)?;
+    code.mov(r9, rows_left)?;
+    code.mov(r11, portion as i64)?;
+    code.cmp(r9, r11)?;
+    code.cmovg(r9, r11)?;
+    all_groups(code, spec, version, end)?;
+    code.sub(rows_left, portion as i32)?;
+    code.jle(done)?;
+    code.mov(r11, (portion * spec.input_row_bytes()) as i64)?;
+    code.add(rdi, r11)?;
+    for place in [output, residual] {
+        add_any(code, place, portion * spec.output_stride * 4)?;
+    }
+    for (register, place) in
+        [(rsi, weights), (rdx, output), (rcx, bias), (r8, residual), (r15, full_groups)]
+    {
+        code.mov(register, place)?;
+    }
+    code.jmp(next_portion)?;
+
+    bind(code, &mut done)?;
+    code.vzeroupper()?;
+    code.lea(rsp, ptr(rbp - slots_end as i32))?;
+    for register in saved.into_iter().rev() {
+        code.pop(register)?;
+    }
+    code.pop(rbp)?;
+    code.ret()?;
+    version.data(code)
+}
+
+/// All groups of one portion: rdi, rsi, rdx, rcx and r8 stand at its input, weights, output, bias and
+/// residual; r9 rows, r15 full groups.
+fn all_groups(
+    code: &mut CodeAssembler,
+    spec: &MatmulSpec,
+    version: &dyn Version,
+    end: AsmMemoryOperand,
+) -> Result<(), IcedError> {
+    let group_outputs = GROUP * 4;
+    let mut done = code.create_label();
     let plans = version.plans();
     for (index, plan) in plans.iter().enumerate() {
         let mut next_plan = code.create_label();
@@ -149,15 +234,7 @@ pub(super) fn assemble(
             bind(code, &mut next_plan)?;
         }
     }
-
-    bind(code, &mut done)?;
-    code.vzeroupper()?;
-    for register in saved.into_iter().rev() {
-        code.pop(register)?;
-    }
-    code.pop(rbp)?;
-    code.ret()?;
-    version.data(code)
+    bind(code, &mut done)
 }
 
 /// All rows of one tile of groups.
@@ -178,6 +255,8 @@ fn all_rows(
         bind(code, &mut again)?;
         code.cmp(r11, *rows as i32)?;
         code.jl(fewer)?;
+        code.mov(INPUT, TILE_INPUT)?;
+        code.mov(WEIGHTS, TILE_WEIGHTS)?;
         version.tile(code, TileShape { rows: *rows, ..shape })?;
         advance(code, TILE_INPUT, rows * spec.input_row_bytes())?;
         advance(code, TILE_OUTPUT, rows * spec.output_stride * 4)?;
@@ -189,29 +268,80 @@ fn all_rows(
     Ok(())
 }
 
-/// The reduction of float weights: `step(code, k)` for every k ascending, `unroll` of them a turn.
-/// [`INPUT`] and [`WEIGHTS`] stand at k = 0 of a turn; [`COUNT`] counts turns.
-pub(super) fn over_reduction(
-    code: &mut CodeAssembler,
-    spec: &MatmulSpec,
-    unroll: usize,
-    step: impl Fn(&mut CodeAssembler, usize) -> Result<(), IcedError>,
-) -> Result<(), IcedError> {
-    let reduction = spec.layout.reduction;
-    if reduction >= unroll {
-        let mut again = code.create_label();
-        code.mov(COUNT, (reduction / unroll) as i64)?;
-        code.set_label(&mut again)?;
-        for k in 0..unroll {
-            step(code, k)?;
+/// The reduction in float arithmetic, k ascending: one block after another (a format without blocks
+/// is one that never begins), and in it one unit of the packed weight after another.
+pub(super) struct FloatReduction<'a, Begin, Unit> {
+    pub(super) spec: &'a MatmulSpec,
+    /// Units of one turn of the loop.
+    pub(super) unroll: usize,
+    /// Offset of a free 8-byte number from [`SCRATCH`]: counts blocks.
+    pub(super) blocks_left: usize,
+    /// Loads a block's scales and zero points, which begin at [`WEIGHTS`].
+    pub(super) begin_block: Begin,
+    /// `(code, unit, elements)`: adds the first elements of a unit. [`WEIGHTS`] and [`INPUT`] stand at
+    /// unit 0 of the turn.
+    pub(super) unit: Unit,
+}
+
+impl<Begin, Unit> FloatReduction<'_, Begin, Unit>
+where
+    Begin: Fn(&mut CodeAssembler) -> Result<(), IcedError>,
+    Unit: Fn(&mut CodeAssembler, usize, usize) -> Result<(), IcedError>,
+{
+    pub(super) fn emit(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        let Some(blocks) = layout.format.blocks() else {
+            return self.units(code, layout.reduction);
+        };
+        let whole = layout.reduction / blocks.block;
+        let block = |code: &mut CodeAssembler, elements: usize| {
+            (self.begin_block)(code)?;
+            advance(code, WEIGHTS, layout.codes_offset())?;
+            self.units(code, elements)
+        };
+        if whole > 0 {
+            let left = qword_ptr(SCRATCH + self.blocks_left);
+            let mut again = code.create_label();
+            code.mov(left, whole as i32)?;
+            bind(code, &mut again)?;
+            block(code, blocks.block)?;
+            code.dec(left)?;
+            code.jnz(again)?;
         }
-        code.add(INPUT, (unroll * 4) as i32)?;
-        code.add(WEIGHTS, (unroll * GROUP * 4) as i32)?;
-        code.dec(COUNT)?;
-        code.jnz(again)?;
+        match layout.reduction % blocks.block {
+            0 => Ok(()),
+            rest => block(code, rest),
+        }
     }
-    for k in 0..reduction % unroll {
-        step(code, k)?;
+
+    /// `elements` elements in consecutive units. Leaves [`INPUT`] and [`WEIGHTS`] behind the whole
+    /// units.
+    fn units(&self, code: &mut CodeAssembler, elements: usize) -> Result<(), IcedError> {
+        let per_unit = decode::unit_elements(self.spec.layout.format);
+        let whole = elements / per_unit;
+        let turns = whole / self.unroll;
+        if turns > 0 {
+            let mut again = code.create_label();
+            code.mov(COUNT, turns as i64)?;
+            bind(code, &mut again)?;
+            for unit in 0..self.unroll {
+                (self.unit)(code, unit, per_unit)?;
+            }
+            advance(code, INPUT, self.unroll * per_unit * 4)?;
+            advance(code, WEIGHTS, self.unroll * GROUP * 4)?;
+            code.dec(COUNT)?;
+            code.jnz(again)?;
+        }
+        let rest = whole % self.unroll;
+        for unit in 0..rest {
+            (self.unit)(code, unit, per_unit)?;
+        }
+        if elements % per_unit > 0 {
+            (self.unit)(code, rest, elements % per_unit)?;
+        } else if rest > 0 {
+            advance(code, INPUT, rest * per_unit * 4)?;
+            advance(code, WEIGHTS, rest * GROUP * 4)?;
+        }
+        Ok(())
     }
-    Ok(())
 }

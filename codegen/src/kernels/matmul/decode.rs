@@ -17,6 +17,16 @@ pub(super) fn unit_elements(format: WeightFormat) -> usize {
     }
 }
 
+/// By how many bits a unit of a quantised format is shifted right to have the code of an element in
+/// its lowest bits, and whether nothing but the code is left then.
+pub(super) fn code_shift(format: WeightFormat, element: usize) -> (usize, bool) {
+    let (shift, bits) = match format {
+        WeightFormat::Int4(_) => (8 * (element % 4) + 4 * (element / 4), 4),
+        _ => (8 * element, 8),
+    };
+    (shift, shift + bits == 32)
+}
+
 /// Element `index` of each unit: the value, or the code as a float.
 pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index: usize) -> Value {
     let int = b.type_of(unit);
@@ -43,12 +53,9 @@ pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index
             };
             b.bitcast(float, bits)
         }
-        WeightFormat::Int8(_) => {
-            let code = code(b, 8 * index as i32, 0xff);
-            b.to_float(code)
-        }
-        WeightFormat::Int4(_) => {
-            let code = code(b, (8 * (index % 4) + 4 * (index / 4)) as i32, 0xf);
+        WeightFormat::Int8(_) | WeightFormat::Int4(_) => {
+            let mask = if matches!(format, WeightFormat::Int4(_)) { 0xf } else { 0xff };
+            let code = code(b, code_shift(format, index).0 as i32, mask);
             b.to_float(code)
         }
     }

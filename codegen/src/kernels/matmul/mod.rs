@@ -43,13 +43,15 @@ mod row;
 #[cfg(test)]
 mod tests;
 
+use avx2::Products;
+
 pub use quantise::{Activation, emit_quantise};
 pub use row::emit_unpack_row;
 
 use weir_abi::IsaLevel;
 
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, Signature, signature};
-use crate::pack::{Blocks, GROUP, PackedLayout, WeightFormat};
+use crate::pack::{Blocks, GROUP, PackedLayout};
 
 /// Arithmetic of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,16 +150,6 @@ impl MatmulSpec {
         self.layout.channels % GROUP
     }
 
-    /// The level whose code computes this specification on `level`: formats without an assembled
-    /// version use the portable one.
-    fn version(&self, level: IsaLevel) -> IsaLevel {
-        match (self.layout.format, self.compute) {
-            (WeightFormat::F32, Compute::F32 | Compute::Bf16)
-            | (WeightFormat::Int4(_), Compute::Int8) => level,
-            _ => IsaLevel::Portable,
-        }
-    }
-
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
         format!(
@@ -170,7 +162,7 @@ impl MatmulSpec {
             if self.residual { "-residual" } else { "" },
             self.input_row_bytes(),
             self.output_stride,
-            self.version(level).name(),
+            level.name(),
         )
     }
 }
@@ -197,9 +189,9 @@ pub fn emit_matmul(
         return Ok(known);
     }
     let id = assembly.declare(&symbol, kernel_signature())?;
-    match spec.version(level) {
+    match level {
         IsaLevel::Portable => portable::define(assembly, id, spec)?,
-        IsaLevel::Avx2 => avx2::define(assembly, id, spec)?,
+        IsaLevel::Avx2 => avx2::define(assembly, id, spec, Products::Pairs)?,
         IsaLevel::Avx512 => avx512::define(assembly, id, spec)?,
     }
     Ok(id)

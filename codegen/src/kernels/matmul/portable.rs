@@ -234,10 +234,7 @@ fn integer_sums(
         let input = b.element(at.input, index, record * parts as i64);
         let parameters: Vec<(Value, Value)> = tile
             .quarter_lanes()
-            .map(|lane| {
-                let (scale, zero) = decode::parameters(b, &layout, blocks, weights, lane);
-                (scale, b.fneg(zero))
-            })
+            .map(|lane| decode::parameters(b, &layout, blocks, weights, lane))
             .collect();
         b.fold_count(parts as i64, 1, sums, |b, part, sums| {
             let codes = b.element(weights, part, code_bytes as i64);
@@ -249,11 +246,12 @@ fn integer_sums(
                 let scale_at = row as i32 * spec.input_row_bytes() as i32 + block as i32;
                 let scale = b.load(FLOAT, input, scale_at);
                 let scale = b.splat(scale);
-                let code_sum = b.load(FLOAT, input, scale_at + 4);
-                let code_sum = b.splat(code_sum);
-                let (weight_scale, negative_zero) = parameters[quarter];
+                let minus_sum = b.load(INT, input, scale_at + 4);
+                let minus_sum = b.to_float(minus_sum);
+                let minus_sum = b.splat(minus_sum);
+                let (weight_scale, zero) = parameters[quarter];
                 let product = b.to_float(whole[place]);
-                let product = b.fma(negative_zero, code_sum, product);
+                let product = b.fma(zero, minus_sum, product);
                 let scale = b.fmul(weight_scale, scale);
                 next.push(b.fma(product, scale, sums[place]));
             }

@@ -1,7 +1,7 @@
 //! Rounds input rows for `Bf16` and `Int8` products, once per input, before the team's barrier.
 //!
-//! `Int8`: a block of B elements becomes a record of B codes, scale and code sum (`[i8; B]`, f32,
-//! f32). With m = max |x|: scale = m / 127, code = x · (127 / m) rounded to nearest even; blocks with
+//! `Int8`: a block of B elements becomes a record of B codes, scale and minus the sum of the codes
+//! (`[i8; B]`, f32, i32). Codes are at least -127. With m = max |x|: scale = m / 127, code = x · (127 / m) rounded to nearest even; blocks with
 //! m ≤ 1e-30 have codes 0. A value that is not a number makes the scale, and so every output of the
 //! row, not a number. Elements beyond K are 0.
 //!
@@ -191,9 +191,9 @@ fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
         let value = b.lane(sum, lane);
         total = b.add(total, value);
     }
-    let total = b.to_float(total);
+    let minus_total = b.ins().ineg(total);
     b.store(scale, to, block as i32);
-    b.store(total, to, block as i32 + 4);
+    b.store(minus_total, to, block as i32 + 4);
 }
 
 /// A block that K cuts or that lies beyond it.
@@ -234,7 +234,7 @@ fn quantise_end(
         let place = b.add(to, index);
         b.store8(none, place, 0);
     });
-    let total = b.to_float(total[0]);
+    let minus_total = b.ins().ineg(total[0]);
     b.store(scale, to, block as i32);
-    b.store(total, to, block as i32 + 4);
+    b.store(minus_total, to, block as i32 + 4);
 }

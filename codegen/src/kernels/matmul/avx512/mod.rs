@@ -1,0 +1,172 @@
+//! The matrix product in 512-bit vectors: AVX-512 with VNNI.
+//!
+//! A group of sixteen channels is one register. A tile's outputs are accumulated in the first
+//! registers, by row and group; [`float`] and [`integer`] say how, and what the rest holds.
+
+mod float;
+mod integer;
+
+use std::cell::RefCell;
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::assembled::{
+    Plan, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS, assemble,
+};
+use super::{Compute, MatmulSpec};
+use crate::emit::{Assembly, EmitError, FuncId};
+use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
+
+const ZMM: [AsmRegisterZmm; 32] = [
+    zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11, zmm12, zmm13, zmm14,
+    zmm15, zmm16, zmm17, zmm18, zmm19, zmm20, zmm21, zmm22, zmm23, zmm24, zmm25, zmm26, zmm27,
+    zmm28, zmm29, zmm30, zmm31,
+];
+/// What codes and halves are taken apart with, during the whole call.
+const MASK: AsmRegisterZmm = zmm31;
+/// Lanes of the last group.
+const TAIL: AsmRegisterK = k1;
+
+pub(super) fn define(
+    assembly: &mut Assembly,
+    id: FuncId,
+    spec: &MatmulSpec,
+) -> Result<(), EmitError> {
+    assembly.assemble(id, |code| {
+        let order = RefCell::new(code.create_label());
+        assemble(code, spec, &Avx512 { spec, order })
+    })
+}
+
+struct Avx512<'a> {
+    spec: &'a MatmulSpec,
+    /// Where pairs of channels stand in sums of f16 weights.
+    order: RefCell<CodeLabel>,
+}
+
+impl Version for Avx512<'_> {
+    fn plans(&self) -> Vec<Plan> {
+        match (self.spec.layout.format, self.spec.compute) {
+            (_, Compute::Int8) => vec![
+                Plan { from_rows: 8, rows: &[12, 8, 4, 2, 1], groups: &[1] },
+                Plan { from_rows: 3, rows: &[4, 2, 1], groups: &[2, 1] },
+                Plan { from_rows: 1, rows: &[2, 1], groups: &[4, 1] },
+            ],
+            (WeightFormat::F32, _) => {
+                vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
+            }
+            // The more rows share a weight, the less it costs to take it apart.
+            _ => vec![
+                Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
+                Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[4, 2, 1] },
+            ],
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        float::SCRATCH_BYTES
+    }
+
+    fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.spec.tail() > 0 {
+            code.mov(r11d, (1i32 << self.spec.tail()) - 1)?;
+            code.kmovw(TAIL, r11d)?;
+        }
+        code.mov(r11d, self.mask())?;
+        code.vpbroadcastd(MASK, r11d)
+    }
+
+    fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        if self.spec.compute == Compute::Int8 {
+            self.integer_sums(code, shape)?;
+        } else {
+            self.float_sums(code, shape)?;
+        }
+        self.store(code, shape)
+    }
+
+    fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.set_label(&mut self.order.borrow_mut())?;
+        for pair in [0u64, 2, 4, 6, 1, 3, 5, 7] {
+            code.db(&pair.to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Avx512<'_> {
+    /// The lane that [`MASK`] repeats.
+    fn mask(&self) -> u32 {
+        match (self.spec.layout.format, self.spec.compute) {
+            (WeightFormat::Int4(_), Compute::Int8) => 0x0f0f_0f0f,
+            (WeightFormat::Int4(_), _) => 0xf,
+            (WeightFormat::Int8(_), _) => 0xff,
+            (WeightFormat::Bf16, _) => 0xffff_0000,
+            (WeightFormat::F16 | WeightFormat::F32, _) => 0,
+        }
+    }
+
+    fn sum(&self, shape: TileShape, row: usize, group: usize) -> AsmRegisterZmm {
+        ZMM[row * shape.groups + group]
+    }
+
+    /// Offset of unit `unit` of a group's codes or values.
+    fn weight_offset(&self, group: usize, unit: usize) -> usize {
+        group * self.spec.layout.group_bytes() + unit * GROUP * 4
+    }
+
+    /// Loads scales and zero points of the current block for a group.
+    fn block_parameters(
+        &self,
+        code: &mut CodeAssembler,
+        blocks: Blocks,
+        group: usize,
+        scale: AsmRegisterZmm,
+        zero: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        let at = group * self.spec.layout.group_bytes();
+        match blocks.scale {
+            ScaleType::F32 => code.vmovups(scale, zmmword_ptr(WEIGHTS + at))?,
+            ScaleType::F16 => code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?,
+        }
+        let at = at + self.spec.layout.zeros_offset();
+        match blocks.zero {
+            ZeroPoint::Implied => Ok(()),
+            ZeroPoint::Float => code.vmovups(zero, zmmword_ptr(WEIGHTS + at)),
+            ZeroPoint::Code => {
+                code.vpmovzxbd(zero, xmmword_ptr(WEIGHTS + at))?;
+                code.vcvtdq2ps(zero, zero)
+            }
+        }
+    }
+
+    /// Bias, residual, and the outputs of a tile.
+    fn store(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        for row in 0..shape.rows {
+            for group in 0..shape.groups {
+                let sum = self.sum(shape, row, group);
+                let channel = group * GROUP * 4;
+                let offset = row * self.spec.output_stride * 4 + channel;
+                if self.spec.bias {
+                    code.vaddps(sum, sum, zmmword_ptr(TILE_BIAS + channel))?;
+                }
+                if self.spec.residual {
+                    let residual = zmmword_ptr(TILE_RESIDUAL + offset);
+                    if shape.is_part {
+                        code.vaddps(sum.k1(), sum, residual)?;
+                    } else {
+                        code.vaddps(sum, sum, residual)?;
+                    }
+                }
+                let output = zmmword_ptr(TILE_OUTPUT + offset);
+                if shape.is_part {
+                    code.vmovups(output.k1(), sum)?;
+                } else {
+                    code.vmovups(output, sum)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
