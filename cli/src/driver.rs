@@ -228,6 +228,20 @@ fn context(options: &ModelOptions, facts: &ModelFacts) -> Result<u32, Failure> {
     }
 }
 
+/// What a model is called: the first name on the way up that is not what every export is called
+/// (`tales/onnx/model.onnx` is `tales`).
+fn model_name(path: &Path) -> String {
+    const EVERYBODYS: [&str; 3] = ["model", "onnx", "decoder_model_merged"];
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let names = whole.ancestors().filter_map(|part| match part.extension() {
+        Some(extension) if extension == "onnx" => part.file_stem(),
+        _ => part.file_name(),
+    });
+    let mut own =
+        names.map(|name| name.to_string_lossy()).filter(|name| !EVERYBODYS.contains(&&**name));
+    own.next().map_or_else(|| "model".to_owned(), |name| name.into_owned())
+}
+
 fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
     let sampling = &lowered.facts.sampling;
     let text = &lowered.text;
@@ -240,7 +254,7 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
     let source = options.model.file_name().unwrap_or(options.model.as_os_str());
     let source = source.to_string_lossy().into_owned();
     Facts {
-        name: source.clone(),
+        name: model_name(&options.model),
         bos_token_id: lowered.facts.bos,
         eos_token_ids: lowered.facts.eos.clone(),
         pad_token_id: lowered.facts.pad,
@@ -345,6 +359,25 @@ impl Observer for Watcher<'_> {
             Flow::Stop
         } else {
             Flow::Continue
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_has_a_name_of_its_own() {
+        for (path, name) in [
+            ("/m/tales/onnx", "tales"),
+            ("/m/tales/onnx/model.onnx", "tales"),
+            ("/m/llama-3.2/onnx/decoder_model_merged.onnx", "llama-3.2"),
+            ("/m/qwen.onnx", "qwen"),
+            ("/m/tales/onnx-genai-int4", "onnx-genai-int4"),
+            ("/onnx", "model"),
+        ] {
+            assert_eq!(model_name(Path::new(path)), name, "{path}");
         }
     }
 }
