@@ -233,10 +233,15 @@ impl Graph {
 
     /// Adds a constant and a node in `main` that reads it.
     pub fn constant(&mut self, constant: Constant) -> Value {
-        let ty = constant.ty.clone();
-        let known = Known::of_constant(&constant);
-        let name = constant.name.clone();
         let constant = self.constants.push(constant);
+        self.read_constant(constant)
+    }
+
+    /// Adds a node in `main` that reads a constant.
+    pub fn read_constant(&mut self, constant: Const) -> Value {
+        let data = &self.constants[constant];
+        let (ty, name) = (data.ty.clone(), data.name.clone());
+        let known = Known::of_constant(data);
         self.main.push_typed(Op::read_constant(constant), Vec::new(), vec![(ty, known)], Some(name))
             [0]
     }

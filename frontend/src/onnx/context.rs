@@ -256,9 +256,22 @@ impl<'m> Cx<'_, 'm> {
             .map_err(|error| Problem::malformed(place, error.to_string()))
     }
 
-    /// Adds a constant.
+    /// Adds a constant. A quantised tensor that several nodes read (a table that is also the head's
+    /// weight) is one constant.
     pub fn add_constant(&mut self, constant: Constant) -> Value {
-        self.importer.graph.constant(constant)
+        let graph = &mut self.importer.graph;
+        if let ConstData::Quantised(data) = &constant.data {
+            let same = graph.constants.iter().find(|(_, known)| match &known.data {
+                ConstData::Quantised(known_data) => {
+                    known.ty == constant.ty && known_data.is_same_storage(data)
+                }
+                _ => false,
+            });
+            if let Some((known, _)) = same {
+                return graph.read_constant(known);
+            }
+        }
+        graph.constant(constant)
     }
 
     /// A scalar of the given type.

@@ -143,6 +143,29 @@ fn a_tied_quantised_table_is_found_through_reshape_and_slice() {
 }
 
 #[test]
+fn a_table_that_is_also_the_heads_weight_is_one_constant() {
+    let raw_data = Some(vec![0x42_u8; 8 * 2 * 8].into());
+    let codes = TensorProto {
+        name: "codes".into(),
+        data_type: 2,
+        dims: vec![8, 2, 8],
+        raw_data,
+        ..TensorProto::default()
+    };
+    let mut gather =
+        node("GatherBlockQuantized", "com.microsoft", &["table", "ids", "scales"], &["x"]);
+    gather.attribute = vec![int("block_size", 16)];
+    let mut head = node("MatMulNBits", "com.microsoft", &["x", "codes", "scales"], &["y"]);
+    head.attribute = vec![int("block_size", 16), int("K", 32), int("N", 8)];
+    let nodes = vec![node("Reshape", "", &["codes", "rows"], &["table"]), gather, head];
+    let tensors = vec![codes, ints("rows", &[2], &[8, 16]), floats("scales", &[8, 2])];
+    let graph = import_nodes(22, nodes, vec![value("ids", INT64, &["3"])], tensors).unwrap();
+    assert_eq!(types(&graph), ["f32[3, 8]"]);
+    let weights = graph.constants.values().filter(|constant| constant.ty.dtype().is_none());
+    assert_eq!(weights.count(), 1);
+}
+
+#[test]
 fn a_condition_on_the_length_chooses_between_tables() {
     let directory = tempfile::tempdir().unwrap();
     let mut tiny = tiny();
