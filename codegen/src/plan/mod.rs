@@ -142,6 +142,8 @@ pub enum Partition {
     RowItems(usize),
     /// This many items, whatever the rows.
     Items(usize),
+    /// The kernel gets thread and number of threads and divides its work itself.
+    Team,
 }
 
 /// A kernel with its operands.
@@ -233,7 +235,7 @@ impl Kernel {
         match self {
             Kernel::Quantise { activation, .. } => Partition::RowItems(activation.items_per_row()),
             Kernel::Matmul { spec, .. } => Partition::Items(spec.groups()),
-            Kernel::Attend { spec, .. } => Partition::RowItems(spec.items_per_row()),
+            Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,
         }
     }

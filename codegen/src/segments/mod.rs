@@ -48,6 +48,12 @@ pub fn emit_segment(
                 Partition::Rows => rows,
                 Partition::RowItems(per_row) => b.mul_const(rows, per_row as i64),
                 Partition::Items(items) => b.int(items as i64),
+                Partition::Team => {
+                    let mut arguments = frame.arguments(b, &step.kernel);
+                    arguments.extend([thread, threads]);
+                    b.call(kernel, &arguments);
+                    continue;
+                }
             };
             let (begin, end) = b.partition(items, thread, threads);
             let any = b.compare(IntCC::SignedLessThan, begin, end);
@@ -128,7 +134,7 @@ fn emit_kernel(
             let cache = CacheShape { kv_heads, key_width, value_width };
             emit_append(assembly, &cache, run_strides(key), run_strides(value))
         }
-        Kernel::Attend { spec, .. } => emit_attend(assembly, spec),
+        Kernel::Attend { spec, .. } => emit_attend(assembly, spec, level),
     }
 }
 

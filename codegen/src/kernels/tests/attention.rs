@@ -1,12 +1,12 @@
 //! Attention over ranges of cache rows, with and without sink logits, and the cache writes.
 
-use weir_abi::{CacheRange, LayerCall, RowSpans};
+use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
 
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, ScoreSpec, emit_append, emit_attend};
 
 const SLOTS: usize = 3;
-const CACHE_ROWS: usize = 90;
+const CACHE_ROWS: usize = 1300;
 
 /// Planes of a layer; rows that no range names hold poison.
 struct Planes {
@@ -58,17 +58,79 @@ impl Planes {
     }
 }
 
+fn range(slot: usize, first: usize, rows: usize) -> CacheRange {
+    CacheRange { slot: slot as u32, first: first as u32, rows: rows as u32 }
+}
+
 /// One to four ranges over different slots, some empty, none of them all.
 fn random_span(random: &mut Random) -> RowSpans {
     let mut span = RowSpans { range_count: 1 + random.below(4) as u32, ..Default::default() };
     for index in 0..span.range_count as usize {
         let first = random.below(CACHE_ROWS);
-        let rows = if index == 0 { 1 } else { 0 } + random.below(CACHE_ROWS - first);
-        let rows = rows.min(CACHE_ROWS - first);
-        span.ranges[index] =
-            CacheRange { slot: random.below(SLOTS) as u32, first: first as u32, rows: rows as u32 };
+        let rows = random.below((CACHE_ROWS - first).min(90)) + usize::from(index == 0);
+        span.ranges[index] = range(random.below(SLOTS), first, rows.min(CACHE_ROWS - first));
     }
     span
+}
+
+/// How the rows of a step read the cache.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    /// Nothing in common.
+    Random,
+    /// Rows of sequences, each one key further than the one before.
+    Causal,
+    /// The same, of a window of this many rows.
+    Window(usize),
+    /// The first rows, then a window behind them.
+    SinksAndWindow(usize),
+}
+
+impl Pattern {
+    fn spans(self, random: &mut Random, rows: usize) -> Vec<RowSpans> {
+        let mut spans = Vec::new();
+        // Around the end of a tile, of a chunk, and anywhere.
+        let starts = [40, 500, 0, 1020, random.below(1100)];
+        let mut start = starts[random.below(starts.len())];
+        let mut slot = 0;
+        for row in 0..rows {
+            if random.below(40) == 0 {
+                (slot, start) = ((slot + 1) % SLOTS, random.below(1100));
+            }
+            let end = (start + row % 200 + 1).min(CACHE_ROWS);
+            let ranges = match self {
+                Pattern::Random => {
+                    spans.push(random_span(random));
+                    continue;
+                }
+                Pattern::Causal => vec![range(slot, 0, end)],
+                Pattern::Window(width) => {
+                    let rows = end.min(width);
+                    vec![range(slot, end - rows, rows)]
+                }
+                Pattern::SinksAndWindow(width) => {
+                    let sinks = end.min(4);
+                    let rows = (end - sinks).min(width);
+                    vec![range(slot, 0, sinks), range(slot, end - rows, rows)]
+                }
+            };
+            let mut span = RowSpans { range_count: ranges.len() as u32, ..Default::default() };
+            span.ranges[..ranges.len()].copy_from_slice(&ranges);
+            spans.push(span);
+        }
+        spans
+    }
+}
+
+/// Levels that this machine runs.
+fn levels() -> Vec<IsaLevel> {
+    let runs = |level: &IsaLevel| match level {
+        IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => {
+            is_x86_feature_detected!("fma")
+        }
+        IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
+    };
+    IsaLevel::ALL.into_iter().filter(runs).collect()
 }
 
 fn places(span: &RowSpans) -> impl Iterator<Item = (usize, usize)> + '_ {
@@ -83,16 +145,19 @@ struct Exact {
     bounds: Vec<f64>,
 }
 
-/// A score sums `width` products by fused steps in four lanes, at most width / 4 + 6 roundings of
-/// Σ|q·k|, and is scaled by one; a cap divides, takes tanh (4 ulp, so 8u, of at most the cap) and
-/// multiplies. Its shift by the running maximum rounds once, of at most the span of all scores; exp
-/// adds 2 ulp, 4u. Each of the T tiles may rescale what came before: a shift, an exp, a product, 5u
-/// and one u of the span. That makes the relative error E of a weight. Total and weighted sum add a
-/// rounding per row, the division one; total and sum carry the same E, which gives
-/// |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+/// A score sums `width` products by fused steps, on the portable level in four lanes, at most
+/// width / 4 + 6 roundings of Σ|q·k|, on the others in one chain, at most width; it is scaled by
+/// one more. A cap divides, takes tanh (4 ulp, so 8u, of at most the cap) and multiplies. Its shift
+/// by the running maximum rounds once, of at most the span of all scores; exp adds 2 ulp, 4u. Each
+/// of the T tiles, and on wide levels of the combinations of chunks, may rescale what came before:
+/// a shift, an exp, a product, 5u and one u of the span. That makes the relative error E of a
+/// weight. Total and weighted sum add a rounding per row, the division one; total and sum carry the
+/// same E, which gives |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+#[allow(clippy::too_many_arguments, reason = "the operands of one formula")]
 fn exact(
     planes: &Planes,
     spec: &AttendSpec,
+    level: IsaLevel,
     query: &[f32],
     span: &RowSpans,
     kv_head: usize,
@@ -107,7 +172,10 @@ fn exact(
         let product: f64 = query.iter().zip(&key).map(|(q, k)| q * k).sum();
         let size: f64 = query.iter().zip(&key).map(|(q, k)| (q * k).abs()).sum();
         let score = product * scale;
-        let roundings = (query.len() / 4) as f64 + 7.0;
+        let roundings = match level {
+            IsaLevel::Portable => (query.len() / 4) as f64 + 7.0,
+            IsaLevel::Avx2 | IsaLevel::AvxVnni | IsaLevel::Avx512 => query.len() as f64 + 1.0,
+        };
         let mut error = roundings * U * size * scale;
         scores.push(if cap == 0.0 {
             score
@@ -121,9 +189,18 @@ fn exact(
     let all = || scores.iter().copied().chain(sink);
     let (largest, least) = (all().fold(f64::MIN, f64::max), all().fold(f64::MAX, f64::min));
     let total: f64 = all().map(|score| (score - largest).exp()).sum();
+    // On wide levels tiles and chunks begin at multiples of their lengths.
+    let parts = |range: &CacheRange, rows: u32| {
+        (range.first + range.rows).div_ceil(rows) - range.first / rows
+    };
     let tiles = span.ranges[..span.range_count as usize]
         .iter()
-        .map(|range| range.rows.div_ceil(32))
+        .map(|range| match level {
+            IsaLevel::Portable => range.rows.div_ceil(32),
+            IsaLevel::Avx2 | IsaLevel::AvxVnni | IsaLevel::Avx512 => {
+                parts(range, 64) + parts(range, 512)
+            }
+        })
         .sum::<u32>();
     let reach = largest - least;
     let weight_error = score_error + (4.0 + reach) * U + f64::from(tiles) * (5.0 + reach) * U;
@@ -140,59 +217,119 @@ fn exact(
     Exact { output, bounds: sizes.iter().map(|size| size * factor).collect() }
 }
 
-fn check(sinks: bool, softcap: f32) {
-    let mut random = Random::new(31);
-    // Rows, query heads, key/value heads, widths of key and value.
-    for (rows, heads, kv_heads, key_width, value_width) in
-        [(1, 1, 1, 1, 1), (1, 6, 2, 6, 6), (7, 8, 2, 16, 20), (19, 5, 1, 33, 37), (3, 6, 6, 64, 18)]
-    {
+/// A step to compute: queries over a filled cache.
+struct Case {
+    spec: AttendSpec,
+    planes: Planes,
+    query: Vec<f32>,
+    sink: Vec<f32>,
+    spans: Vec<RowSpans>,
+}
+
+/// Rows, query heads, key/value heads, widths of key and value.
+type Sizes = (usize, usize, usize, usize, usize);
+
+impl Case {
+    fn new(random: &mut Random, sizes: Sizes, pattern: Pattern, sinks: bool, softcap: f32) -> Case {
+        let (rows, heads, kv_heads, key_width, value_width) = sizes;
         let cache = CacheShape { kv_heads, key_width, value_width };
-        let output_row = heads * value_width + 1;
         let query_row = heads * key_width + 3;
         let spec = AttendSpec {
             cache,
             score: ScoreSpec { heads, scale: 0.4, softcap },
             sinks,
             query: (query_row, key_width),
-            output_row,
+            output_row: heads * value_width + 1,
         };
-        let kernel = Kernel::new(|assembly| emit_attend(assembly, &spec));
-        let spans: Vec<RowSpans> = (0..rows).map(|_| random_span(&mut random)).collect();
+        let spans = pattern.spans(random, rows);
         let mut planes = Planes::new(cache);
-        for span in &spans {
-            for (slot, row) in places(span) {
-                for head in 0..kv_heads {
-                    let at = planes.row(slot, head, row);
-                    let key: Vec<f32> = random.units(key_width).iter().map(|v| v * 2.0).collect();
-                    planes.keys[at * key_width..][..key_width].copy_from_slice(&key);
+        let mut filled = std::collections::HashSet::new();
+        for place in spans.iter().flat_map(places) {
+            for head in 0..kv_heads {
+                let at = planes.row(place.0, head, place.1);
+                if filled.insert(at) {
+                    let key = random.units(key_width).into_iter().map(|v| v * 2.0);
+                    planes.keys[at * key_width..][..key_width]
+                        .copy_from_slice(&key.collect::<Vec<_>>());
                     let value = random.units(value_width);
                     planes.values[at * value_width..][..value_width].copy_from_slice(&value);
                 }
             }
         }
-        let query: Vec<f32> = random.units(rows * query_row).iter().map(|v| v * 2.0).collect();
+        let query = random.units(rows * query_row).into_iter().map(|v| v * 2.0).collect();
         // Far below all scores, among them, and far above, where hardly anything is left for values.
-        let sink: Vec<f32> =
-            (0..heads).map(|head| [-60.0, 0.5, 3.0, 12.0][head % 4] + random.unit()).collect();
-        let layer = planes.call(&spans);
-        let context = StepContext { layer: &layer, ..context() };
+        let sink = (0..heads).map(|head| [-60.0, 0.5, 3.0, 12.0][head % 4] + random.unit());
+        Case { spec, planes, query, sink: sink.collect(), spans }
+    }
+
+    fn kernel(&self, level: IsaLevel) -> Kernel {
+        Kernel::new(|assembly| emit_attend(assembly, &self.spec, level))
+    }
+
+    /// Attention of some rows of the step, by a team of `threads`.
+    fn run(&mut self, kernel: &Kernel, rows: std::ops::Range<usize>, threads: usize) -> Vec<f32> {
+        let layer = self.planes.call(&self.spans[rows.clone()]);
+        let count = rows.len();
+        let context = StepContext { layer: &layer, rows: count as u32, ..context() };
         let given = [
             Input::Context(&context),
-            Input::floats(&query),
-            if sinks { Input::floats(&sink) } else { Input::Nothing },
+            Input::floats(
+                &self.query[rows.start * self.spec.query.0..][..count * self.spec.query.0],
+            ),
+            if self.spec.sinks { Input::floats(&self.sink) } else { Input::Nothing },
         ];
-        let got = kernel.run(&given, rows * output_row, rows * spec.items_per_row());
-        for (row, got) in got.chunks(output_row).enumerate() {
-            assert_eq!(got[output_row - 1], POISON);
-            for head in 0..heads {
-                let query = &query[row * query_row + head * key_width..][..key_width];
-                let kv_head = head / (heads / kv_heads);
-                let sink = sinks.then(|| sink[head]);
-                let exact = exact(&planes, &spec, query, &spans[row], kv_head, sink);
+        kernel.run_team(&given, count * self.spec.output_row, threads)
+    }
+
+    fn check(&mut self, level: IsaLevel) {
+        let spec = self.spec;
+        let kernel = self.kernel(level);
+        let got = self.run(&kernel, 0..self.spans.len(), 2);
+        let CacheShape { kv_heads, key_width, value_width } = spec.cache;
+        for (row, got) in got.chunks(spec.output_row).enumerate() {
+            assert_eq!(got[spec.output_row - 1], POISON);
+            for head in 0..spec.score.heads {
+                let query = &self.query[row * spec.query.0 + head * key_width..][..key_width];
+                let kv_head = head / (spec.score.heads / kv_heads);
+                let sink = spec.sinks.then(|| self.sink[head]);
+                let span = &self.spans[row];
+                let exact = exact(&self.planes, &spec, level, query, span, kv_head, sink);
                 for (k, value) in exact.output.iter().enumerate() {
                     let got = got[head * value_width + k];
-                    within(&(sinks, softcap, rows, row, head, k), got, *value, exact.bounds[k]);
+                    within(&(level, spec, row, head, k, span), got, *value, exact.bounds[k]);
                 }
+            }
+        }
+    }
+}
+
+const SIZES: [Sizes; 9] = [
+    (1, 1, 1, 1, 1),
+    (1, 6, 2, 6, 6),
+    (7, 8, 2, 16, 20),
+    (19, 5, 1, 33, 37),
+    (3, 6, 6, 64, 18),
+    (70, 8, 2, 64, 64),
+    (45, 2, 2, 80, 100),
+    (9, 71, 1, 12, 30),
+    (40, 3, 1, 8, 8),
+];
+
+const PATTERNS: [Pattern; 5] = [
+    Pattern::Random,
+    Pattern::Causal,
+    Pattern::Window(30),
+    Pattern::Window(150),
+    Pattern::SinksAndWindow(90),
+];
+
+fn check(sinks: bool, softcap: f32) {
+    let mut random = Random::new(31);
+    for sizes in SIZES {
+        for pattern in PATTERNS {
+            let mut case = Case::new(&mut random, sizes, pattern, sinks, softcap);
+            for level in levels() {
+                case.check(level);
             }
         }
     }
@@ -208,6 +345,61 @@ fn attention_keeps_its_bound() {
 fn sink_logits_take_part_in_the_sum_only() {
     check(true, 0.0);
     check(true, 2.5);
+}
+
+/// A row's bits are the same alone, in any part of the step, and for any number of threads.
+#[test]
+fn company_changes_no_bit_of_attention() {
+    let mut random = Random::new(33);
+    for sizes in SIZES {
+        for pattern in PATTERNS {
+            let mut case = Case::new(&mut random, sizes, pattern, true, 0.0);
+            for level in levels() {
+                let kernel = case.kernel(level);
+                let rows = case.spans.len();
+                let rows_of_step = rows;
+                let together = case.run(&kernel, 0..rows, 1);
+                let same = |rows: std::ops::Range<usize>, got: Vec<f32>| {
+                    let stride = together.len() / rows_of_step;
+                    let expected = &together[rows.start * stride..rows.end * stride];
+                    for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
+                        let what = (level, sizes, pattern, &rows, at);
+                        assert_eq!(got.to_bits(), expected.to_bits(), "{what:?}");
+                    }
+                };
+                let mut parts = vec![(0..rows, 3), (0..rows.div_ceil(2), 2), (rows / 3..rows, 1)];
+                parts.extend((0..rows).step_by(5).map(|row| (row..row + 1, 2)));
+                let got: Vec<Vec<f32>> = parts
+                    .iter()
+                    .map(|(rows, threads)| case.run(&kernel, rows.clone(), *threads))
+                    .collect();
+                for ((rows, _), got) in parts.into_iter().zip(got) {
+                    same(rows, got);
+                }
+            }
+        }
+    }
+}
+
+/// The two assembled versions compute the same sums in the same order.
+#[test]
+fn wide_levels_agree_bit_by_bit() {
+    if levels().len() < IsaLevel::ALL.len() {
+        println!("skipped: this machine lacks a level");
+        return;
+    }
+    let mut random = Random::new(34);
+    for sizes in SIZES {
+        for pattern in PATTERNS {
+            let mut case = Case::new(&mut random, sizes, pattern, true, 0.0);
+            let [avx2, avx512] = [IsaLevel::Avx2, IsaLevel::Avx512].map(|level| {
+                let kernel = case.kernel(level);
+                case.run(&kernel, 0..case.spans.len(), 2)
+            });
+            let bits = |floats: &[f32]| floats.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
+            assert!(bits(&avx2) == bits(&avx512), "{sizes:?} {pattern:?}");
+        }
+    }
 }
 
 /// A row's key and value go where its span says; nothing else of the planes is written.

@@ -85,6 +85,20 @@ impl Kernel {
         }
         floats(&out)
     }
+
+    /// Calls a kernel that divides its work itself, once as each thread of a team.
+    fn run_team(&self, inputs: &[Input<'_>], output: usize, threads: usize) -> Vec<f32> {
+        let mut out = bytes(&vec![POISON; output]);
+        for thread in 0..threads {
+            let mut arguments: Vec<Argument<'_>> =
+                inputs.iter().map(|input| input.argument()).collect();
+            arguments.push(Argument::Write(&mut out));
+            arguments.push(Argument::Count(thread as u64));
+            arguments.push(Argument::Count(threads as u64));
+            self.code.call_kernel(&self.name, &mut arguments);
+        }
+        floats(&out)
+    }
 }
 
 /// An argument before the output.

@@ -1,0 +1,285 @@
+//! Attention of prompts and of single rows, against this machine's measured peaks.
+//!
+//! `cargo bench -p weir-codegen --bench attention [-- threads]` prints per level: for prompts the
+//! operations per second of scores and values (4 · width per query head and key read) with their
+//! share of the measured peak of fused multiply-adds, for single rows the bytes of keys and values
+//! per second with their share of the measured read rate. Peak and rate are measured again beside
+//! every run and medians of the shares are printed, for other work disturbs. Single rows take turns
+//! in slots that together are larger than the caches.
+
+use std::time::Instant;
+
+use iced_x86::code_asm::*;
+use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans, StepContext};
+use weir_codegen::emit::{Assembly, POINTER, signature};
+use weir_codegen::jit::{Argument, ExecutableCode};
+use weir_codegen::kernels::attention::{AttendSpec, CacheShape, ScoreSpec, emit_attend};
+
+const RUNS: usize = 9;
+const HEADS: usize = 32;
+const KV_HEADS: usize = 8;
+const WIDTH: usize = 64;
+const ROWS: usize = 4096;
+const SLOTS: usize = 8;
+
+const XMM: [AsmRegisterXmm; 12] =
+    [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11];
+const YMM: [AsmRegisterYmm; 12] =
+    [ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11];
+const ZMM: [AsmRegisterZmm; 12] =
+    [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11];
+
+/// Seconds of `work(thread)` by all threads together.
+fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 1..threads {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+        work(0);
+    });
+    start.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// What the machine can do: loops of fused multiply-adds and of reads.
+struct Machine {
+    code: ExecutableCode,
+    memory: Vec<u8>,
+    lanes: usize,
+    threads: usize,
+}
+
+impl Machine {
+    fn new(level: IsaLevel, threads: usize) -> Machine {
+        let mut assembly = Assembly::new().expect("a target");
+        let lanes = match level {
+            IsaLevel::Avx512 => 16,
+            IsaLevel::Avx2 => 8,
+            IsaLevel::Portable => 4,
+        };
+        let peak = assembly.declare("peak", signature(&[POINTER], &[])).expect("a new name");
+        assembly
+            .assemble(peak, |code| {
+                let mut again = code.create_label();
+                code.set_label(&mut again)?;
+                for index in 0..12 {
+                    match lanes {
+                        16 => code.vfmadd231ps(ZMM[index], zmm12, zmm13)?,
+                        8 => code.vfmadd231ps(YMM[index], ymm12, ymm13)?,
+                        _ => code.vfmadd231ps(XMM[index], xmm12, xmm13)?,
+                    }
+                }
+                code.dec(rdi)?;
+                code.jnz(again)?;
+                code.vzeroupper()?;
+                code.ret()
+            })
+            .expect("instructions of the level");
+        let read = assembly.declare("read", signature(&[POINTER; 2], &[])).expect("a new name");
+        assembly
+            .assemble(read, |code| {
+                code.shr(rsi, 8)?;
+                let mut again = code.create_label();
+                code.set_label(&mut again)?;
+                for (index, sum) in YMM[..8].iter().enumerate() {
+                    if index % 2 == 0 {
+                        code.prefetcht0(byte_ptr(rdi + 4096 + index * 32))?;
+                    }
+                    code.vpaddd(*sum, *sum, ymmword_ptr(rdi + index * 32))?;
+                }
+                code.add(rdi, 256)?;
+                code.dec(rsi)?;
+                code.jnz(again)?;
+                code.vzeroupper()?;
+                code.ret()
+            })
+            .expect("instructions of x86-64-v3");
+        let code = ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory");
+        Machine { code, memory: vec![1; 128 << 20], lanes, threads }
+    }
+
+    /// Operations per second, now.
+    fn peak(&self) -> f64 {
+        let turns = 2_000_000;
+        let time = seconds(self.threads, |_| {
+            self.code.call_kernel("peak", &mut [Argument::Count(turns)]);
+        });
+        (turns as usize * 12 * 2 * self.lanes * self.threads) as f64 / time
+    }
+
+    /// Bytes read per second, now.
+    fn read(&self) -> f64 {
+        let share = self.memory.len() / self.threads / 256 * 256;
+        let time = seconds(self.threads, |thread| {
+            let bytes = &self.memory[thread * share..][..share];
+            let bytes = &mut [Argument::Read(bytes), Argument::Count(share as u64)];
+            self.code.call_kernel("read", bytes);
+        });
+        (share * self.threads) as f64 / time
+    }
+}
+
+fn runs(level: IsaLevel) -> bool {
+    match level {
+        IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
+        IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
+    }
+}
+
+extern "C" fn no_barrier(_: *const std::ffi::c_void, _: u32) {}
+extern "C" fn no_fault(_: *const std::ffi::c_void, _: u32, _: u32) {}
+
+/// A cache of ordinary numbers and a kernel over it.
+struct Attention {
+    code: ExecutableCode,
+    symbol: String,
+    spec: AttendSpec,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    query: Vec<f32>,
+    output: Vec<f32>,
+    threads: usize,
+}
+
+impl Attention {
+    fn new(level: IsaLevel, threads: usize) -> Attention {
+        let spec = AttendSpec {
+            cache: CacheShape { kv_heads: KV_HEADS, key_width: WIDTH, value_width: WIDTH },
+            score: ScoreSpec { heads: HEADS, scale: 0.125, softcap: 0.0 },
+            sinks: false,
+            query: (HEADS * WIDTH, WIDTH),
+            output_row: HEADS * WIDTH,
+        };
+        let mut assembly = Assembly::new().expect("a target");
+        emit_attend(&mut assembly, &spec, level).expect("a kernel");
+        let numbers = |count: usize| -> Vec<f32> {
+            (0..count)
+                .map(|i| (i.wrapping_mul(2_654_435_761) % 2048) as f32 / 1024.0 - 1.0)
+                .collect()
+        };
+        let plane = SLOTS * KV_HEADS * ROWS * WIDTH;
+        Attention {
+            code: ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory"),
+            symbol: spec.symbol(level),
+            spec,
+            keys: numbers(plane),
+            values: numbers(plane),
+            query: numbers(ROWS * HEADS * WIDTH),
+            output: vec![0.0; ROWS * HEADS * WIDTH],
+            threads,
+        }
+    }
+
+    /// Seconds of a step.
+    fn step(&mut self, spans: &[RowSpans]) -> f64 {
+        let head_stride = (ROWS * WIDTH * 4) as u64;
+        let layer = LayerCall {
+            keys: self.keys.as_mut_ptr().cast(),
+            values: self.values.as_mut_ptr().cast(),
+            key_slot_stride: head_stride * KV_HEADS as u64,
+            key_head_stride: head_stride,
+            value_slot_stride: head_stride * KV_HEADS as u64,
+            value_head_stride: head_stride,
+            spans: spans.as_ptr(),
+            observed_queries: std::ptr::null_mut(),
+            observed_lse: std::ptr::null_mut(),
+            observed_from: 0,
+            reserved: 0,
+        };
+        let context = StepContext {
+            weights: std::ptr::null(),
+            arena: std::ptr::null_mut(),
+            hidden: std::ptr::null_mut(),
+            tokens: std::ptr::null(),
+            positions: std::ptr::null(),
+            rotary_rows: std::ptr::null(),
+            segment_weights: std::ptr::null(),
+            layer: &layer,
+            prompt: std::ptr::null(),
+            head_rows: std::ptr::null(),
+            logits: std::ptr::null_mut(),
+            barrier: no_barrier,
+            fault: no_fault,
+            team: std::ptr::null(),
+            rows: spans.len() as u32,
+            head_row_count: 0,
+        };
+        let context = std::ptr::from_ref(&context) as u64;
+        let output = self.output.as_mut_ptr() as u64;
+        let query = self.query.as_ptr() as u64;
+        assert!(spans.len() * self.spec.output_row <= self.output.len());
+        seconds(self.threads, |thread| {
+            let numbers = [context, query, 0, output, thread as u64, self.threads as u64];
+            self.code.call_kernel(&self.symbol, &mut numbers.map(Argument::Count));
+        })
+    }
+}
+
+/// A row at `position` of a sequence in `slot`.
+fn causal(slot: usize, position: usize) -> RowSpans {
+    let mut span = RowSpans { range_count: 1, ..RowSpans::default() };
+    span.ranges[0] = CacheRange { slot: slot as u32, first: 0, rows: position as u32 + 1 };
+    span
+}
+
+fn main() {
+    // `cargo bench` and `cargo test` add options of their own.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--test") {
+        return;
+    }
+    let threads = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1);
+    println!("threads {threads}, heads {HEADS}, key/value heads {KV_HEADS}, width {WIDTH}");
+    for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
+        let machine = Machine::new(level, threads);
+        let mut attention = Attention::new(level, threads);
+        for rows in [512, ROWS] {
+            let spans: Vec<RowSpans> = (0..rows).map(|position| causal(0, position)).collect();
+            let operations = (rows * (rows + 1) / 2 * HEADS * WIDTH * 4) as f64;
+            let runs = if rows > 512 { RUNS / 2 } else { RUNS };
+            let (rates, shares): (Vec<f64>, Vec<f64>) = (0..runs)
+                .map(|_| {
+                    let before = machine.peak();
+                    let rate = operations / attention.step(&spans);
+                    (rate, rate / before.max(machine.peak()))
+                })
+                .unzip();
+            println!(
+                "  {:<9} prompt {rows:>4}: {:7.1} GFLOP/s ({:3.0} %)",
+                level.name(),
+                median(rates) / 1e9,
+                100.0 * median(shares),
+            );
+        }
+        for batch in [1, SLOTS] {
+            let bytes = (SLOTS * ROWS * KV_HEADS * WIDTH * 8) as f64;
+            let (rates, shares): (Vec<f64>, Vec<f64>) = (0..RUNS)
+                .map(|_| {
+                    let before = machine.read();
+                    let time: f64 = (0..SLOTS / batch)
+                        .map(|turn| {
+                            let slots = turn * batch..(turn + 1) * batch;
+                            let spans: Vec<RowSpans> =
+                                slots.map(|slot| causal(slot, ROWS - 1)).collect();
+                            attention.step(&spans)
+                        })
+                        .sum();
+                    let rate = bytes / time;
+                    (rate, rate / before.max(machine.read()))
+                })
+                .unzip();
+            println!(
+                "  {:<9} {batch} rows at {ROWS}: {:7.1} GB/s ({:3.0} %)",
+                level.name(),
+                median(rates) / 1e9,
+                100.0 * median(shares),
+            );
+        }
+    }
+}

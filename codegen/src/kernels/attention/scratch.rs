@@ -1,0 +1,103 @@
+//! Memory of one thread for a tile of wide attention.
+
+use super::AttendSpec;
+use super::tile::COLUMNS;
+use super::vector::Width;
+
+/// Cache rows of a tile. Tiles begin at multiples of it in the planes, so that rows whose ranges
+/// begin at different places (a sliding window's) share them.
+pub(super) const KEY_TILE: usize = 64;
+/// Bytes of a row of scores or of transposed keys.
+pub(super) const SCORE_ROW: usize = KEY_TILE * 4;
+/// Queries (rows times heads of the group) that a tile aims at: enough to make the transposition of
+/// its keys cheap, few enough for the nearest caches.
+const QUERIES: usize = 64;
+/// Most rows of a tile: causal rows end at different keys, each of which is a case of its own.
+const MOST_ROWS: usize = 32;
+/// Most bytes of scratch, which lies on a thread's stack.
+const MOST_BYTES: usize = 512 << 10;
+
+/// Offsets of the parts, multiples of 64 bytes. Parts per query are as long as the most queries of a
+/// tile, rounded up to whole registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scratch {
+    /// Most rows of a tile.
+    pub(super) rows: usize,
+    /// Bytes of a key row, whole quads.
+    pub(super) key_row: usize,
+    /// Bytes from the sums of one query to the next.
+    pub(super) sum_row: usize,
+    /// Queries, dense.
+    pub(super) queries: usize,
+    /// Key rows where the cache's own cannot be read as they lie.
+    pub(super) staged: usize,
+    /// Transposed keys of a tile.
+    pub(super) keys: usize,
+    /// Scores, then weights, of all queries for a tile of keys.
+    pub(super) scores: usize,
+    /// Per row: first key of the tile that it reads, key behind the last, 32 bits each.
+    pub(super) bounds: usize,
+    /// Per query: largest score of the tile.
+    pub(super) tile_maxima: usize,
+    /// Per query: sum of the tile's weights.
+    pub(super) tile_totals: usize,
+    /// Per query: what earlier sums are multiplied by.
+    pub(super) factors: usize,
+    /// Per query: 1.
+    pub(super) ones: usize,
+    /// Per query: largest score of the chunk.
+    pub(super) maxima: usize,
+    /// Per query: sum of the chunk's weights.
+    pub(super) totals: usize,
+    /// Per query: weighted values of the chunk.
+    pub(super) sums: usize,
+    /// Per query: largest score of all chunks.
+    pub(super) all_maxima: usize,
+    /// Per query: sum of all weights.
+    pub(super) all_totals: usize,
+    /// Per query: weighted values of all chunks.
+    pub(super) all_sums: usize,
+    /// Bytes of all.
+    pub(super) bytes: usize,
+}
+
+impl Scratch {
+    /// The scratch of a specification; nothing if it would be too large.
+    pub(super) fn of(spec: &AttendSpec, width: Width) -> Option<Scratch> {
+        let group = spec.score.heads / spec.cache.kv_heads;
+        let rows = (QUERIES / group).clamp(1, MOST_ROWS);
+        let queries = (rows * group).next_multiple_of(16);
+        let key_row = spec.cache.key_width.next_multiple_of(4) * 4;
+        let lanes = width.lanes();
+        let sum_row = spec.cache.value_width.next_multiple_of(lanes) * 4;
+        debug_assert!(KEY_TILE.is_multiple_of(COLUMNS * lanes));
+        let mut end = 0;
+        let mut part = |bytes: usize| {
+            let start = end;
+            end += bytes.next_multiple_of(64);
+            start
+        };
+        let scratch = Scratch {
+            rows,
+            key_row,
+            sum_row,
+            queries: part(queries * spec.cache.key_width * 4),
+            staged: part(lanes * key_row),
+            keys: part(key_row / 4 * SCORE_ROW),
+            scores: part(queries * SCORE_ROW),
+            bounds: part(rows * 8),
+            tile_maxima: part(queries * 4),
+            tile_totals: part(queries * 4),
+            factors: part(queries * 4),
+            ones: part(queries * 4),
+            maxima: part(queries * 4),
+            totals: part(queries * 4),
+            sums: part(queries * sum_row),
+            all_maxima: part(queries * 4),
+            all_totals: part(queries * 4),
+            all_sums: part(queries * sum_row),
+            bytes: 0,
+        };
+        (end <= MOST_BYTES).then_some(Scratch { bytes: end, ..scratch })
+    }
+}

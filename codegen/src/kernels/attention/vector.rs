@@ -1,0 +1,315 @@
+//! A vocabulary over registers of eight or sixteen floats, so that an assembled kernel is written
+//! once for AVX2 and AVX-512.
+//!
+//! Registers are numbers: 0 to 15 name `ymm` or `zmm` alike, 16 to 31 `zmm` only. Every word is one
+//! instruction on AVX-512 and at most a few on AVX2; both give the same bits.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+use weir_abi::IsaLevel;
+
+const YMM: [AsmRegisterYmm; 16] = [
+    ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
+    ymm15,
+];
+const ZMM: [AsmRegisterZmm; 32] = [
+    zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11, zmm12, zmm13, zmm14,
+    zmm15, zmm16, zmm17, zmm18, zmm19, zmm20, zmm21, zmm22, zmm23, zmm24, zmm25, zmm26, zmm27,
+    zmm28, zmm29, zmm30, zmm31,
+];
+const XMM: [AsmRegisterXmm; 16] = [
+    xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14,
+    xmm15,
+];
+
+/// Result of a word.
+pub(super) type Emitted = Result<(), IcedError>;
+
+/// A register, or memory as wide as one.
+#[derive(Clone, Copy)]
+pub(super) enum Operand {
+    /// The register of this number.
+    Register(usize),
+    /// Memory.
+    Memory(AsmMemoryOperand),
+}
+
+impl From<usize> for Operand {
+    fn from(register: usize) -> Operand {
+        Operand::Register(register)
+    }
+}
+
+impl From<AsmMemoryOperand> for Operand {
+    fn from(memory: AsmMemoryOperand) -> Operand {
+        Operand::Memory(memory)
+    }
+}
+
+/// Width of the registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    /// AVX2.
+    Eight,
+    /// AVX-512.
+    Sixteen,
+}
+
+impl Width {
+    /// That of a level; the portable one has none.
+    pub(super) fn of(level: IsaLevel) -> Option<Width> {
+        match level {
+            IsaLevel::Portable => None,
+            IsaLevel::Avx2 | IsaLevel::AvxVnni => Some(Width::Eight),
+            IsaLevel::Avx512 => Some(Width::Sixteen),
+        }
+    }
+
+    /// Floats of a register.
+    pub(super) fn lanes(self) -> usize {
+        match self {
+            Width::Eight => 8,
+            Width::Sixteen => 16,
+        }
+    }
+}
+
+/// Writes instructions of one width.
+pub(super) struct Vectors<'a> {
+    pub(super) code: &'a mut CodeAssembler,
+    pub(super) width: Width,
+}
+
+/// `name(to, a, b)`: an instruction of three operands, the last of them a register or memory.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident = $instruction:ident;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) fn $name(&mut self, to: usize, a: usize, b: impl Into<Operand>) -> Emitted {
+                match (self.width, b.into()) {
+                    (Width::Eight, Operand::Register(b)) => {
+                        self.code.$instruction(YMM[to], YMM[a], YMM[b])
+                    }
+                    (Width::Eight, Operand::Memory(b)) => {
+                        self.code.$instruction(YMM[to], YMM[a], ymmword_ptr(b))
+                    }
+                    (Width::Sixteen, Operand::Register(b)) => {
+                        self.code.$instruction(ZMM[to], ZMM[a], ZMM[b])
+                    }
+                    (Width::Sixteen, Operand::Memory(b)) => {
+                        self.code.$instruction(ZMM[to], ZMM[a], zmmword_ptr(b))
+                    }
+                }
+            }
+        )*
+    };
+}
+
+impl Vectors<'_> {
+    words! {
+        /// a + b
+        add = vaddps;
+        /// a - b
+        sub = vsubps;
+        /// a · b
+        mul = vmulps;
+        /// The larger; b if either is no number.
+        max = vmaxps;
+        /// to + a · b
+        multiply_add = vfmadd231ps;
+        /// b + a · to
+        multiply_then_add = vfmadd213ps;
+        /// Low floats of a and b in turn, per 128 bits.
+        interleave_low = vunpcklps;
+        /// High floats of a and b in turn, per 128 bits.
+        interleave_high = vunpckhps;
+        /// Low halves of a and b, per 128 bits.
+        join_low = vunpcklpd;
+        /// High halves of a and b, per 128 bits.
+        join_high = vunpckhpd;
+    }
+
+    /// Bytes of a register.
+    pub(super) fn bytes(&self) -> usize {
+        self.width.lanes() * 4
+    }
+
+    /// Copies a register.
+    pub(super) fn copy(&mut self, to: usize, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vmovaps(YMM[to], YMM[from]),
+            Width::Sixteen => self.code.vmovaps(ZMM[to], ZMM[from]),
+        }
+    }
+
+    /// Loads a register.
+    pub(super) fn load(&mut self, to: usize, from: AsmMemoryOperand) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vmovups(YMM[to], ymmword_ptr(from)),
+            Width::Sixteen => self.code.vmovups(ZMM[to], zmmword_ptr(from)),
+        }
+    }
+
+    /// Stores a register.
+    pub(super) fn store(&mut self, to: AsmMemoryOperand, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vmovups(ymmword_ptr(to), YMM[from]),
+            Width::Sixteen => self.code.vmovups(zmmword_ptr(to), ZMM[from]),
+        }
+    }
+
+    /// Stores the first lane.
+    pub(super) fn store_first(&mut self, to: AsmMemoryOperand, from: usize) -> Emitted {
+        self.code.vmovss(dword_ptr(to), XMM[from])
+    }
+
+    /// One float of memory in all lanes.
+    pub(super) fn broadcast(&mut self, to: usize, from: AsmMemoryOperand) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vbroadcastss(YMM[to], dword_ptr(from)),
+            Width::Sixteen => self.code.vbroadcastss(ZMM[to], dword_ptr(from)),
+        }
+    }
+
+    /// Zeros.
+    pub(super) fn zero(&mut self, to: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vxorps(YMM[to], YMM[to], YMM[to]),
+            Width::Sixteen => self.code.vpxord(ZMM[to], ZMM[to], ZMM[to]),
+        }
+    }
+
+    /// Makes ready for [`load_part`](Self::load_part): `mask` holds as many ones as there are lanes
+    /// to load, then zeros. AVX2 keeps it in register 15, AVX-512 in k1.
+    pub(super) fn prepare_part(&mut self, lanes: usize, mask: AsmMemoryOperand) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vmovups(ymm15, ymmword_ptr(mask)),
+            Width::Sixteen => {
+                self.code.mov(eax, (1 << lanes) - 1)?;
+                self.code.kmovw(k1, eax)
+            }
+        }
+    }
+
+    /// Loads the first lanes, touching nothing behind them; zeros in the others.
+    pub(super) fn load_part(&mut self, to: usize, from: AsmMemoryOperand) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vmaskmovps(YMM[to], ymm15, ymmword_ptr(from)),
+            Width::Sixteen => self.code.vmovups(ZMM[to].k1().z(), zmmword_ptr(from)),
+        }
+    }
+
+    /// Four floats from each of the places into consecutive 128 bits.
+    pub(super) fn load_quads(
+        &mut self,
+        to: usize,
+        from: impl IntoIterator<Item = AsmMemoryOperand>,
+    ) -> Emitted {
+        for (quad, from) in from.into_iter().enumerate() {
+            let from = xmmword_ptr(from);
+            match (quad, self.width) {
+                (0, _) => self.code.vmovups(XMM[to], from)?,
+                (_, Width::Eight) => self.code.vinsertf128(YMM[to], YMM[to], from, quad as i32)?,
+                (_, Width::Sixteen) => {
+                    self.code.vinsertf32x4(ZMM[to], ZMM[to], from, quad as i32)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the lanes of `x` where both masks in memory are ones and takes those of `other`
+    /// elsewhere.
+    pub(super) fn keep(
+        &mut self,
+        x: usize,
+        masks: [AsmMemoryOperand; 2],
+        other: usize,
+        scratch: usize,
+    ) -> Emitted {
+        self.load(scratch, masks[0])?;
+        match self.width {
+            Width::Eight => {
+                self.code.vandps(YMM[scratch], YMM[scratch], ymmword_ptr(masks[1]))?;
+                self.code.vblendvps(YMM[x], YMM[other], YMM[x], YMM[scratch])
+            }
+            Width::Sixteen => {
+                self.code.vpandd(ZMM[scratch], ZMM[scratch], zmmword_ptr(masks[1]))?;
+                // Truth table of "mask ? x : other".
+                self.code.vpternlogd(ZMM[x], ZMM[scratch], ZMM[other], 0xe2)
+            }
+        }
+    }
+
+    /// The nearest whole number, halves to even.
+    pub(super) fn round(&mut self, to: usize, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vroundps(YMM[to], YMM[from], 8),
+            Width::Sixteen => self.code.vrndscaleps(ZMM[to], ZMM[from], 8),
+        }
+    }
+
+    /// x · 2ⁿ, rounded once, for whole n in -252 ..= 127 and x in [½, 2]. Destroys n and `scratch`.
+    /// `bias` is 127 in every lane.
+    pub(super) fn scale_by_power(
+        &mut self,
+        x: usize,
+        n: usize,
+        scratch: usize,
+        bias: AsmMemoryOperand,
+    ) -> Emitted {
+        let code = &mut *self.code;
+        match self.width {
+            Width::Sixteen => code.vscalefps(ZMM[x], ZMM[x], ZMM[n]),
+            Width::Eight => {
+                // In two halves, neither of which leaves the range of the exponent; the first
+                // product is exact.
+                let (x, n, half) = (YMM[x], YMM[n], YMM[scratch]);
+                code.vcvtps2dq(n, n)?;
+                code.vpsrad(half, n, 1)?;
+                code.vpsubd(n, n, half)?;
+                for part in [half, n] {
+                    code.vpaddd(part, part, ymmword_ptr(bias))?;
+                    code.vpslld(part, part, 23)?;
+                    code.vmulps(x, x, part)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Folds a register to its first lane with `op`: halves first, then halves of the half.
+    /// `high` holds what the upper eight of sixteen lanes hold and is used on AVX2 only.
+    pub(super) fn fold(&mut self, op: Fold, x: usize, high: usize, scratch: usize) -> Emitted {
+        let code = &mut *self.code;
+        match (self.width, op) {
+            (Width::Eight, Fold::Sum) => code.vaddps(YMM[x], YMM[x], YMM[high])?,
+            (Width::Eight, Fold::Largest) => code.vmaxps(YMM[x], YMM[x], YMM[high])?,
+            (Width::Sixteen, op) => {
+                code.vextractf64x4(YMM[scratch], ZMM[x], 1)?;
+                match op {
+                    Fold::Sum => code.vaddps(YMM[x], YMM[x], YMM[scratch])?,
+                    Fold::Largest => code.vmaxps(YMM[x], YMM[x], YMM[scratch])?,
+                }
+            }
+        }
+        let (y, x, other) = (YMM[x], XMM[x], XMM[scratch]);
+        let fold = |code: &mut CodeAssembler| match op {
+            Fold::Sum => code.vaddps(x, x, other),
+            Fold::Largest => code.vmaxps(x, x, other),
+        };
+        code.vextractf128(other, y, 1)?;
+        fold(code)?;
+        code.vmovhlps(other, x, x)?;
+        fold(code)?;
+        code.vmovshdup(other, x)?;
+        fold(code)
+    }
+}
+
+/// How lanes are folded.
+#[derive(Clone, Copy)]
+pub(super) enum Fold {
+    Sum,
+    Largest,
+}

@@ -1,0 +1,499 @@
+//! The frame of wide attention: which rows share a tile, which cache rows they walk, what is
+//! combined with what.
+//!
+//! Consecutive rows of a step that read the same slots, from nearly the same rows on, form a tile;
+//! with the query heads of one key/value head it is a unit of work, and threads take units in turn.
+//! A unit walks its ranges in chunks of [`CHUNK`] cache rows and those in tiles of [`KEY_TILE`]:
+//! keys are transposed once for all its queries, scores and values are products of register blocks
+//! (`tile`). Tiles that no row reads are skipped.
+//!
+//! # Order of sums
+//!
+//! Of one query, whatever shares its tile: ranges in order; in a range, chunks and tiles that begin
+//! at multiples of their lengths in the plane. Within a chunk, per tile with maximum t:
+//! `m' = max(m, t); f = exp(m - m'); w[j] = exp(s[j] - m'); l = f·l + Σ w; o = f·o, then
+//! o = fma(w[j], v[j], o)` for j ascending (`tile` has the order inside each sum). Then, per chunk,
+//! into the query's sums: `M' = max(M, m); F = exp(M - M'); e = exp(m - M'); L = fma(L, F, l·e);
+//! O = fma(O, F, o·e)`. The result is O / L. M and L begin at the sink's logit and 1, or at the
+//! least float and 0. Chunks and tiles without a key of the query leave its sums as they are.
+//!
+//! # Error bound
+//!
+//! With u = 2⁻²⁴: a score sums `key_width` products in one chain, |Δs| ≤ (key_width + 1)·u·Σ|q·k|·scale;
+//! its shift rounds once and exp adds 2 ulp, 4u. Each later tile of its chunk, and its chunk's and
+//! each later combination, may rescale it: a shift, an exp and a product, 5u and one u of the span of
+//! all scores. That makes the relative error E of a weight. Total and weighted sum round once a row;
+//! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+
+use std::mem::offset_of;
+
+use weir_abi::{CacheRange, LayerCall, MAX_RANGES, RowSpans, StepContext};
+
+use super::scratch::{KEY_TILE, SCORE_ROW, Scratch};
+use super::tile::{self, COLUMNS, Tile};
+use super::vector::{Emitted, Vectors, Width};
+use super::{AttendSpec, Finished, RangeOfRow, layer_field, plane_rows, range_of_row};
+use crate::emit::{
+    Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, signature,
+};
+use crate::kernels::rows::copy_floats;
+
+/// Cache rows of a chunk, a multiple of [`KEY_TILE`].
+const CHUNK: i64 = 512;
+const TILE: i64 = KEY_TILE as i64;
+const SPAN: i64 = size_of::<RowSpans>() as i64;
+
+/// The assembled steps.
+struct Steps {
+    keys: FuncId,
+    scores: FuncId,
+    weigh: FuncId,
+    values: FuncId,
+}
+
+pub(super) fn define(
+    assembly: &mut Assembly,
+    id: FuncId,
+    spec: &AttendSpec,
+    width: Width,
+    scratch: &Scratch,
+) -> Result<(), EmitError> {
+    let tile = Tile {
+        scratch,
+        group: spec.group(),
+        key_width: spec.cache.key_width,
+        value_width: spec.cache.value_width,
+        scale: spec.score.scale,
+    };
+    let name = assembly.name(id).to_owned();
+    let mut step = |what: &str, params: usize, emit: fn(&mut Vectors<'_>, &Tile<'_>) -> Emitted| {
+        let id = assembly
+            .declare(&format!("{name}-{what}"), signature(&[POINTER].repeat(params), &[]))?;
+        assembly.assemble(id, |code| emit(&mut Vectors { code, width }, &tile))?;
+        Ok::<FuncId, EmitError>(id)
+    };
+    let steps = Steps {
+        keys: step("keys", 3, tile::keys)?,
+        scores: step("scores", 6, tile::scores)?,
+        weigh: step("weigh", 2, tile::weigh)?,
+        values: step("values", 6, tile::values)?,
+    };
+    assembly.define(id, |b| {
+        let [context, query, sinks, output, thread, threads] = b.params();
+        let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
+        let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
+        let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
+        let memory = b.stack(scratch.bytes as u32 + 64);
+        let memory = b.add_const(memory, 63);
+        let memory = b.ins().band_imm_s(memory, -64);
+        let unit = Unit { spec, width, scratch, steps, context, layer, spans, memory };
+        unit.fill(b, scratch.staged, width.lanes() * scratch.key_row / 4, 0.0);
+        unit.fill(b, scratch.ones, unit.queries(), 1.0);
+        // First row of the tile, number of the unit.
+        let state = b.stack(16);
+        let zero = b.int(0);
+        b.store(zero, state, 0);
+        b.store(zero, state, 8);
+        let one = b.int(1);
+        let behind = b.add_const(rows, 1);
+        b.for_range(one, behind, 1, |b, row| {
+            let start = b.load(POINTER, state, 0);
+            let is_row = b.compare(IntCC::SignedLessThan, row, rows);
+            let ends =
+                b.if_else(is_row, |b| vec![unit.parts(b, start, row)], |b| vec![b.int(1)])[0];
+            let ends = b.compare_const(IntCC::NotEqual, ends, 0);
+            b.if_then(ends, |b| {
+                b.for_count(spec.cache.kv_heads as i64, 1, |b, kv_head| {
+                    let number = b.load(POINTER, state, 8);
+                    let turn = b.ins().urem(number, threads);
+                    let next = b.add_const(number, 1);
+                    b.store(next, state, 8);
+                    let is_mine = b.compare(IntCC::Equal, turn, thread);
+                    b.if_then(is_mine, |b| {
+                        let rows = RowsOfTile { start, count: b.sub(row, start), kv_head };
+                        unit.attend(b, &rows, query, sinks, output);
+                    });
+                });
+                b.store(row, state, 0);
+            });
+        });
+        b.ret(&[]);
+    })
+}
+
+/// What all units of a call share.
+struct Unit<'a> {
+    spec: &'a AttendSpec,
+    width: Width,
+    scratch: &'a Scratch,
+    steps: Steps,
+    context: Value,
+    layer: Value,
+    spans: Value,
+    /// The scratch.
+    memory: Value,
+}
+
+/// The rows of a unit.
+struct RowsOfTile {
+    start: Value,
+    count: Value,
+    kv_head: Value,
+}
+
+/// The range that is being walked.
+struct Walk {
+    range: Value,
+    keys: Value,
+    values: Value,
+}
+
+impl Unit<'_> {
+    fn at(&self, b: &mut Body<'_>, offset: usize) -> Value {
+        b.add_const(self.memory, offset as i64)
+    }
+
+    /// Queries that the arrays of the scratch have room for.
+    fn queries(&self) -> usize {
+        (self.scratch.rows * self.spec.group()).next_multiple_of(16)
+    }
+
+    /// Sets floats of the scratch, a multiple of four.
+    fn fill(&self, b: &mut Body<'_>, offset: usize, floats: usize, value: f32) {
+        let to = self.at(b, offset);
+        b.for_count(floats as i64, 4, |b, index| {
+            let to = b.element(to, index, 4);
+            let lanes = b.constant(LANES, value);
+            b.store(lanes, to, 0);
+        });
+    }
+
+    /// Not 0 if `row` begins a new tile: the one that begins at `start` is full, or reads other
+    /// slots, or begins far away in one of them.
+    fn parts(&self, b: &mut Body<'_>, start: Value, row: Value) -> Value {
+        let [first, other] = [start, row].map(|row| b.element(self.spans, row, SPAN));
+        let field =
+            |b: &mut Body<'_>, span: Value, offset: usize| b.load_count(span, offset as i32);
+        let count = offset_of!(RowSpans, range_count);
+        let [mut differs, counts] = [first, other].map(|span| field(b, span, count));
+        differs = b.ins().bxor(differs, counts);
+        let reach = 2 * self.scratch.rows as i64;
+        for range in 0..MAX_RANGES {
+            let at = offset_of!(RowSpans, ranges) + range * size_of::<CacheRange>();
+            let slots = [first, other].map(|s| field(b, s, at + offset_of!(CacheRange, slot)));
+            let slots = b.ins().bxor(slots[0], slots[1]);
+            differs = b.ins().bor(differs, slots);
+            let firsts = [first, other].map(|s| field(b, s, at + offset_of!(CacheRange, first)));
+            // Within `reach` of each other: the unsigned quotient is 0.
+            let apart = b.sub(firsts[1], firsts[0]);
+            let apart = b.add_const(apart, reach);
+            let width = b.int(2 * reach + 1);
+            let apart = b.ins().udiv(apart, width);
+            differs = b.ins().bor(differs, apart);
+        }
+        let rows = b.sub(row, start);
+        let full = b.int(self.scratch.rows as i64);
+        let full = b.ins().udiv(rows, full);
+        b.ins().bor(differs, full)
+    }
+
+    fn attend(
+        &self,
+        b: &mut Body<'_>,
+        rows: &RowsOfTile,
+        query: Value,
+        sinks: Value,
+        output: Value,
+    ) {
+        let spec = self.spec;
+        let group = spec.group() as i64;
+        let head = b.mul_const(rows.kv_head, group);
+        let key_bytes = spec.cache.key_width as i64 * 4;
+        let queries = self.at(b, self.scratch.queries);
+        let zero = b.int(0);
+        self.fill(b, self.scratch.all_sums, self.queries() * self.scratch.sum_row / 4, 0.0);
+        b.for_range(zero, rows.count, 1, |b, row| {
+            let before = b.mul_const(row, group);
+            let row = b.add(rows.start, row);
+            let from = b.element(query, row, spec.query.0 as i64 * 4);
+            let from = b.element(from, head, spec.query.1 as i64 * 4);
+            let to = b.element(queries, before, key_bytes);
+            let state = b.element(self.memory, before, 4);
+            b.for_count(group, 1, |b, index| {
+                let from = b.element(from, index, spec.query.1 as i64 * 4);
+                let to = b.element(to, index, key_bytes);
+                copy_floats(b, from, to, spec.cache.key_width);
+                let (maximum, total) = if spec.sinks {
+                    let sink = b.add(head, index);
+                    let sink = b.element(sinks, sink, 4);
+                    (b.load(FLOAT, sink, 0), b.float(1.0))
+                } else {
+                    (b.float(f32::MIN), b.float(0.0))
+                };
+                let state = b.element(state, index, 4);
+                b.store(maximum, state, self.scratch.all_maxima as i32);
+                b.store(total, state, self.scratch.all_totals as i32);
+            });
+        });
+        let span = b.element(self.spans, rows.start, SPAN);
+        let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
+        b.for_range(zero, ranges, 1, |b, range| self.range(b, rows, range));
+        b.for_range(zero, rows.count, 1, |b, row| {
+            let before = b.mul_const(row, group);
+            let row = b.add(rows.start, row);
+            let state = b.element(self.memory, before, 4);
+            let queries = b.element(queries, before, key_bytes);
+            let sums = self.at(b, self.scratch.all_sums);
+            let finished = Finished {
+                heads: spec.group(),
+                queries: (queries, key_bytes as usize),
+                sums: (b.element(sums, before, self.scratch.sum_row as i64), self.scratch.sum_row),
+                maxima: b.add_const(state, self.scratch.all_maxima as i64),
+                totals: b.add_const(state, self.scratch.all_totals as i64),
+            };
+            let output = b.element(output, row, spec.output_row as i64 * 4);
+            let output = b.element(output, head, spec.cache.value_width as i64 * 4);
+            finished.write(b, spec, output);
+            finished.observe(b, spec, self.context, self.layer, row, head);
+        });
+    }
+
+    /// First key of a row's range and the one behind its last.
+    fn bounds(&self, b: &mut Body<'_>, rows: &RowsOfTile, row: Value, range: Value) -> [Value; 2] {
+        let row = b.add(rows.start, row);
+        let span = b.element(self.spans, row, SPAN);
+        let RangeOfRow { first, rows, .. } = range_of_row(b, span, range);
+        [first, b.add(first, rows)]
+    }
+
+    fn range(&self, b: &mut Body<'_>, rows: &RowsOfTile, range: Value) {
+        let span = b.element(self.spans, rows.start, SPAN);
+        let slot = range_of_row(b, span, range).slot;
+        let walk = Walk {
+            range,
+            keys: plane_rows(b, self.layer, false, slot, rows.kv_head),
+            values: plane_rows(b, self.layer, true, slot, rows.kv_head),
+        };
+        let zero = b.int(0);
+        let most = b.int(i64::MAX);
+        let ends = b.fold_range(zero, rows.count, 1, &[most, zero], |b, row, ends| {
+            let [first, end] = self.bounds(b, rows, row, range);
+            vec![b.min(ends[0], first), b.max(ends[1], end)]
+        });
+        let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
+        let first_tile = b.ins().band_imm_s(ends[0], -TILE);
+        b.for_range(first_chunk, ends[1], CHUNK, |b, chunk| {
+            self.fill(b, self.scratch.maxima, self.queries(), f32::MIN);
+            self.fill(b, self.scratch.totals, self.queries(), 0.0);
+            self.fill(b, self.scratch.sums, self.queries() * self.scratch.sum_row / 4, 0.0);
+            let begin = b.max(chunk, first_tile);
+            let end = b.add_const(chunk, CHUNK);
+            let end = b.min(end, ends[1]);
+            b.for_range(begin, end, TILE, |b, place| self.tile(b, rows, &walk, place));
+            b.for_range(zero, rows.count, 1, |b, row| {
+                let [first, last] = self.bounds(b, rows, row, range);
+                let first = b.max(first, chunk);
+                let last = b.min(last, end);
+                let any = b.compare(IntCC::SignedLessThan, first, last);
+                b.if_then(any, |b| self.combine(b, row));
+            });
+        });
+    }
+
+    /// The sums of a chunk go into those of a row's queries.
+    fn combine(&self, b: &mut Body<'_>, row: Value) {
+        let group = self.spec.group() as i64;
+        let first = b.mul_const(row, group);
+        b.for_count(group, 1, |b, index| {
+            let query = b.add(first, index);
+            let state = b.element(self.memory, query, 4);
+            let load = |b: &mut Body<'_>, offset: usize| b.load(FLOAT, state, offset as i32);
+            let [before, chunk] =
+                [self.scratch.all_maxima, self.scratch.maxima].map(|at| load(b, at));
+            let maximum = b.fmax(before, chunk);
+            b.store(maximum, state, self.scratch.all_maxima as i32);
+            let [before, chunk] = [before, chunk].map(|old| {
+                let change = b.fsub(old, maximum);
+                b.exp(change)
+            });
+            let [totals, total] =
+                [self.scratch.all_totals, self.scratch.totals].map(|at| load(b, at));
+            let total = b.fmul(total, chunk);
+            let total = b.fma(totals, before, total);
+            b.store(total, state, self.scratch.all_totals as i32);
+            let sums = b.element(self.memory, query, self.scratch.sum_row as i64);
+            let [before, chunk] = [before, chunk].map(|factor| b.splat(factor));
+            b.for_count(self.scratch.sum_row as i64 / 4, 4, |b, column| {
+                let at = b.element(sums, column, 4);
+                let all = b.load(LANES, at, self.scratch.all_sums as i32);
+                let sum = b.load(LANES, at, self.scratch.sums as i32);
+                let sum = b.fmul(sum, chunk);
+                let sum = b.fma(all, before, sum);
+                b.store(sum, at, self.scratch.all_sums as i32);
+            });
+        });
+    }
+
+    /// The tile of cache rows that begins at `place`.
+    fn tile(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, place: Value) {
+        let zero = b.int(0);
+        let whole = b.int(TILE);
+        let all = b.fold_range(zero, rows.count, 1, &[zero, whole, zero], |b, row, all| {
+            let [first, last] = self.bounds(b, rows, row, walk.range).map(|bound| {
+                let bound = b.sub(bound, place);
+                let bound = b.max(bound, zero);
+                b.min(bound, whole)
+            });
+            // A row without keys here reads from 0 to 0.
+            let any = b.compare(IntCC::SignedLessThan, first, last);
+            let first = b.select(any, first, zero);
+            let last = b.select(any, last, zero);
+            let bounds = b.element(self.memory, row, 8);
+            for (at, bound) in [(0, first), (4, last)] {
+                let bound = b.ins().ireduce(crate::emit::INT, bound);
+                b.store(bound, bounds, (self.scratch.bounds + at) as i32);
+            }
+            vec![b.max(all[0], first), b.min(all[1], last), b.max(all[2], last)]
+        });
+        let [latest_first, least_last, last] = [all[0], all[1], all[2]];
+        let any = b.compare(IntCC::SignedLessThan, zero, last);
+        b.if_then(any, |b| {
+            self.transpose(b, walk, place, last);
+            self.score(b, rows, last);
+            let values = b.element(walk.values, place, self.spec.cache.value_width as i64 * 4);
+            // All rows read the same keys, or each block of rows is looked at by itself.
+            let spread = b.sub(last, least_last);
+            let spread = b.ins().bor(spread, latest_first);
+            let is_whole = b.compare_const(IntCC::Equal, spread, 0);
+            b.if_else(
+                is_whole,
+                |b| {
+                    self.values(b, values, [zero, rows.count], [zero, last], self.scratch.factors);
+                    Vec::new()
+                },
+                |b| {
+                    self.values_by_blocks(b, rows, values);
+                    Vec::new()
+                },
+            );
+        });
+    }
+
+    /// Transposes the first `last` keys of a tile, whole registers of them; what is behind the last
+    /// is not read from the cache.
+    fn transpose(&self, b: &mut Body<'_>, walk: &Walk, place: Value, last: Value) {
+        let lanes = self.width.lanes() as i64;
+        let width = self.spec.cache.key_width;
+        let row_bytes = width as i64 * 4;
+        let staged = self.at(b, self.scratch.staged);
+        let zero = b.int(0);
+        b.for_range(zero, last, lanes, |b, block| {
+            let row = b.add(place, block);
+            let keys = b.element(walk.keys, row, row_bytes);
+            let values = b.element(walk.values, row, self.spec.cache.value_width as i64 * 4);
+            let left = b.sub(last, block);
+            let stage = |b: &mut Body<'_>| {
+                let most = b.int(lanes);
+                let count = b.min(left, most);
+                b.for_range(zero, count, 1, |b, row| {
+                    let from = b.element(keys, row, row_bytes);
+                    let to = b.element(staged, row, self.scratch.key_row as i64);
+                    copy_floats(b, from, to, width);
+                });
+                vec![staged]
+            };
+            let from = if self.scratch.key_row == width * 4 {
+                let is_whole = b.compare_const(IntCC::SignedGreaterThanOrEqual, left, lanes);
+                b.if_else(is_whole, |_| vec![keys], stage)[0]
+            } else {
+                stage(b)[0]
+            };
+            let to = self.at(b, self.scratch.keys);
+            let to = b.element(to, block, 4);
+            b.call(self.steps.keys, &[from, to, values]);
+        });
+    }
+
+    /// Scores of all queries, made weights.
+    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, last: Value) {
+        let block = (COLUMNS * self.width.lanes()) as i64;
+        let columns = b.add_const(last, block - 1);
+        let columns = b.ins().ushr_imm_u(columns, i64::from(block.trailing_zeros()));
+        let [queries, keys, scores] =
+            [self.scratch.queries, self.scratch.keys, self.scratch.scores].map(|at| self.at(b, at));
+        let none = b.int(0);
+        let count = b.mul_const(rows.count, self.spec.group() as i64);
+        b.call(self.steps.scores, &[queries, keys, scores, none, count, columns]);
+        b.call(self.steps.weigh, &[self.memory, rows.count]);
+    }
+
+    /// Adds the values of keys `first .. last` of a tile to the sums of rows `row .. end`, times
+    /// their factors (those of the tile, or ones).
+    fn values(
+        &self,
+        b: &mut Body<'_>,
+        values: Value,
+        [row, end]: [Value; 2],
+        [first, last]: [Value; 2],
+        factors: usize,
+    ) {
+        let group = self.spec.group() as i64;
+        let [before, behind] = [row, end].map(|row| b.mul_const(row, group));
+        let count = b.sub(behind, before);
+        let weights = self.at(b, self.scratch.scores);
+        let weights = b.element(weights, before, SCORE_ROW as i64);
+        let weights = b.element(weights, first, 4);
+        let values = b.element(values, first, self.spec.cache.value_width as i64 * 4);
+        let sums = self.at(b, self.scratch.sums);
+        let sums = b.element(sums, before, self.scratch.sum_row as i64);
+        let factors = self.at(b, factors);
+        let factors = b.element(factors, before, 4);
+        let keys = b.sub(last, first);
+        b.call(self.steps.values, &[weights, values, sums, factors, count, keys]);
+    }
+
+    /// Values where rows read different keys: what a block of rows has in common first, then the
+    /// rest row by row.
+    fn values_by_blocks(&self, b: &mut Body<'_>, rows: &RowsOfTile, values: Value) {
+        let zero = b.int(0);
+        let block = (16 / self.spec.group()).max(1) as i64;
+        let bounds = |b: &mut Body<'_>, row: Value| {
+            let place = b.element(self.memory, row, 8);
+            [0, 4].map(|at| b.load_count(place, (self.scratch.bounds + at) as i32))
+        };
+        b.for_range(zero, rows.count, block, |b, start| {
+            let end = b.add_const(start, block);
+            let end = b.min(end, rows.count);
+            let whole = b.int(TILE);
+            let both = b.fold_range(start, end, 1, &[zero, whole], |b, row, both| {
+                let [first, last] = bounds(b, row);
+                vec![b.max(both[0], first), b.min(both[1], last)]
+            });
+            let (latest_first, common) = (both[0], both[1]);
+            let from_zero = b.compare_const(IntCC::Equal, latest_first, 0);
+            b.if_else(
+                from_zero,
+                |b| {
+                    self.values(b, values, [start, end], [zero, common], self.scratch.factors);
+                    b.for_range(start, end, 1, |b, row| {
+                        let [_, last] = bounds(b, row);
+                        let more = b.compare(IntCC::SignedLessThan, common, last);
+                        b.if_then(more, |b| {
+                            let next = b.add_const(row, 1);
+                            self.values(b, values, [row, next], [common, last], self.scratch.ones);
+                        });
+                    });
+                    Vec::new()
+                },
+                |b| {
+                    b.for_range(start, end, 1, |b, row| {
+                        let next = b.add_const(row, 1);
+                        let keys = bounds(b, row);
+                        self.values(b, values, [row, next], keys, self.scratch.factors);
+                    });
+                    Vec::new()
+                },
+            );
+        });
+    }
+}
