@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use weir_codegen::container::{write_executable, write_library, write_object};
 use weir_runtime::command::{MAX_SLOTS, whole};
 
-use crate::driver::{lower, print_times, with_image};
+use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -91,7 +91,8 @@ impl Compile {
             return Ok(());
         }
         let listing = matches!(self.emit, Emit::Clif | Emit::Asm);
-        with_image(&mut lowered, &model, &progress, listing, |image, report| {
+        let how = Emission { listing, profile: false };
+        with_image(&mut lowered, &model, &progress, how, |image, report| {
             let work = progress.start_bytes("writing", image.weights.bytes);
             let mut advance = |done, _| work.at(done);
             match self.emit {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use weir_codegen::image::ModelImage;
 use weir_codegen::jit::ModelInMemory;
 use weir_codegen::kernels::matmul::Compute;
+use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::{Graph, Stage, verify::verify};
 use weir_passes::kv::policy::{KvError, KvOptions};
@@ -15,7 +16,9 @@ use weir_passes::registry::{PASSES, Pass};
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::CompiledModel;
 use weir_runtime::command::say;
-use weir_runtime::facts::{BuildFacts, Facts, PassFacts, SamplingFacts};
+use weir_runtime::facts::{
+    BuildFacts, Facts, KernelFacts, PassFacts, SamplingFacts, SegmentFacts, WorkFacts,
+};
 
 use crate::failure::Failure;
 use crate::options::{ComputeOption, ModelOptions, ReportOptions};
@@ -121,12 +124,43 @@ fn pass_facts(report: &Report) -> Vec<PassFacts> {
     report.passes.iter().map(facts).collect()
 }
 
+/// How code is generated, beyond what the model is made into.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emission {
+    /// Keeps texts of the code.
+    pub listing: bool,
+    /// Lets the time of every kernel be measured.
+    pub profile: bool,
+}
+
+/// What the compiler counted, as the artefact holds it.
+fn work_facts(work: ModelWork) -> WorkFacts {
+    let kernel = |kernel: KernelWork| KernelFacts {
+        name: kernel.name,
+        call_bytes: kernel.call_bytes,
+        row_bytes: kernel.row_bytes,
+        cached_row_bytes: kernel.cached_row_bytes,
+        integer_operations: kernel.integer_operations,
+        float_operations: kernel.float_operations,
+        cached_row_operations: kernel.cached_row_operations,
+    };
+    let segment = |segment: SegmentWork| SegmentFacts {
+        name: segment.name,
+        kernels: segment.kernels.into_iter().map(kernel).collect(),
+    };
+    WorkFacts {
+        embed: segment(work.embed),
+        kinds: work.kinds.into_iter().map(segment).collect(),
+        head: segment(work.head),
+    }
+}
+
 /// Generates code and hands the model to `write`.
 pub fn with_image<T>(
     lowered: &mut Lowered,
     options: &ModelOptions,
     progress: &Progress,
-    listing: bool,
+    how: Emission,
     write: impl FnOnce(&ModelImage<'_>, &weir_codegen::Report) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let start = Instant::now();
@@ -141,13 +175,11 @@ pub fn with_image<T>(
             .map_err(|error| Failure::other(format!("tokenizer.json: {error}")))?,
         None => Vec::new(),
     };
-    let facts = facts(lowered, options);
-    let facts = serde_json::to_vec(&facts).map_err(Failure::other)?;
     let verified = verify(&lowered.graph, Stage::Fixed).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Failure::other(format!("internal error: {}", lines.join("\n")))
     })?;
-    let codegen = weir_codegen::Options {
+    let mut codegen = weir_codegen::Options {
         compute,
         max_rows: options.step_rows,
         // A head call serves all slots; a few more rows cost little and speed up `logits`.
@@ -156,9 +188,14 @@ pub fn with_image<T>(
         context: lowered.context,
         tokenizer: &tokenizer,
         chat_template: lowered.text.chat_template.as_deref().unwrap_or_default().as_bytes(),
-        facts: &facts,
-        listing,
+        facts: &[],
+        listing: how.listing,
+        profile: how.profile,
     };
+    let mut facts = facts(lowered, options);
+    facts.work = Some(work_facts(model_work(verified, &codegen)?));
+    let facts = serde_json::to_vec(&facts).map_err(Failure::other)?;
+    codegen.facts = &facts;
     let generated = weir_codegen::generate(verified, &codegen)?;
     drop(work);
     lowered.times.push(("generate code".to_owned(), start.elapsed()));
@@ -179,7 +216,8 @@ pub fn load(
     report: &ReportOptions,
     progress: &Progress,
 ) -> Result<CompiledModel, Failure> {
-    load_lowered(lower(options, report, progress)?, options, report, progress)
+    let lowered = lower(options, report, progress)?;
+    load_lowered(lowered, options, report, progress, Emission::default())
 }
 
 /// Compiles a model whose passes have run into memory.
@@ -188,13 +226,14 @@ pub fn load_lowered(
     options: &ModelOptions,
     report: &ReportOptions,
     progress: &Progress,
+    how: Emission,
 ) -> Result<CompiledModel, Failure> {
     if !lowered.is_complete() {
         return Err(Failure::usage(
             "--stop-after ends before there is a model to run; use it with compile",
         ));
     }
-    let model = with_image(&mut lowered, options, progress, false, |image, _| {
+    let model = with_image(&mut lowered, options, progress, how, |image, _| {
         let work = progress.start_bytes("packing", image.weights.bytes);
         let mut progress = |done, _| work.at(done);
         let memory = ModelInMemory::load(image, &mut progress)?;
@@ -284,6 +323,7 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
         },
         weights: weight_facts(&lowered.graph),
         passes: pass_facts(&lowered.report),
+        work: None,
     }
 }
 

@@ -34,6 +34,8 @@ enum Other {
     Info(command::Info),
     /// Write logits to a file, for comparison with other implementations
     Logits(command::Logits),
+    /// Measure how fast the model runs, beside what the machine could do
+    Bench(command::Bench),
     /// Continue one or several prompts
     Generate(command::Generate),
 }
@@ -50,6 +52,7 @@ impl Execute {
             Some(Other::Chat(chat)) => chat.runtime.slots,
             Some(Other::Info(info)) => info.runtime.slots,
             Some(Other::Logits(logits)) => logits.runtime.slots,
+            Some(Other::Bench(_)) => None,
         };
         let slots = slots.unwrap_or(DEFAULT_SLOTS);
         let compiled =
@@ -61,6 +64,7 @@ impl Execute {
             Some(Other::Chat(chat)) => chat.run(&model)?,
             Some(Other::Info(info)) => info.run(&model)?,
             Some(Other::Logits(logits)) => logits.run(&model)?,
+            Some(Other::Bench(bench)) => bench.run(&model)?,
         }
         Ok(())
     }
@@ -77,7 +81,7 @@ impl Execute {
         }
         match command {
             Other::Generate(generate) => Ok(generate.check()?),
-            Other::Chat(_) | Other::Info(_) | Other::Logits(_) => Ok(()),
+            Other::Chat(_) | Other::Info(_) | Other::Logits(_) | Other::Bench(_) => Ok(()),
         }
     }
 }
@@ -88,6 +92,7 @@ impl Other {
             Other::Chat(_) => "chat",
             Other::Info(_) => "info",
             Other::Logits(_) => "logits",
+            Other::Bench(_) => "bench",
             Other::Generate(_) => "generate",
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Args;
 use weir_runtime::{CompiledModel, Model, command};
 
-use crate::driver::{is_compiled, load_lowered, lower};
+use crate::driver::{Emission, is_compiled, load_lowered, lower};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -47,7 +47,8 @@ impl Inspect {
         if self.report.stop_after.is_some() {
             return Ok(());
         }
-        self.tell(load_lowered(lowered, &options, &self.report, &progress)?)
+        let how = Emission::default();
+        self.tell(load_lowered(lowered, &options, &self.report, &progress, how)?)
     }
 
     fn tell(&self, compiled: CompiledModel) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 //!
 //! The command line is resolved here once; the crates behind it get the few values that they need.
 
+mod bench;
 mod compile;
 mod completions;
 mod driver;
@@ -11,12 +12,14 @@ mod inspect;
 mod make_model;
 mod options;
 mod progress;
+mod roofline;
 mod weights;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use bench::Bench;
 pub use compile::{Compile, Emit};
 pub use completions::Completions;
 pub use driver::{Lowered, load, lower};
@@ -49,6 +52,8 @@ enum Command {
     Run(Box<Execute>),
     /// Say what a model or a compiled file is, and what each pass did
     Inspect(Box<Inspect>),
+    /// Measure how fast a model runs, beside what the machine could do
+    Bench(Box<Bench>),
     /// Write a model with random weights, to measure speed with
     MakeModel(MakeModel),
     /// Write a shell's completion script to standard output
@@ -61,6 +66,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Compile(compile) => compile.run(),
         Command::Run(execute) => execute.run(),
         Command::Inspect(inspect) => inspect.run(),
+        Command::Bench(bench) => bench.run(),
         Command::MakeModel(make_model) => make_model.run(),
         Command::Completions(completions) => completions.run(),
     };

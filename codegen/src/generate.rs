@@ -19,6 +19,7 @@ use crate::kernels::matmul::Compute;
 use crate::kernels::observe::emit_observe;
 use crate::pack::PackedLayout;
 use crate::plan::{Kernel, Root, SegmentPlan, SegmentSource, lower_segment};
+use crate::probes::emit_probes;
 use crate::segments::emit_segment;
 use crate::tables::{LevelCode, Tables, empty_header, write_tables};
 use crate::weights::{self, WeightRegion, WeightSource};
@@ -47,6 +48,8 @@ pub struct Options<'a> {
     pub facts: &'a [u8],
     /// Keeps CLIF and assembly texts.
     pub listing: bool,
+    /// Puts a barrier behind every kernel, so that whoever watches barriers learns what each takes.
+    pub profile: bool,
 }
 
 /// A compiled model with its figures.
@@ -106,9 +109,9 @@ struct Parts<'g> {
 }
 
 /// One planned layer kind.
-struct KindPlan {
+pub(crate) struct KindPlan {
     kind: Kind,
-    plan: SegmentPlan,
+    pub(crate) plan: SegmentPlan,
     attend: AttendSpec,
     pool: usize,
 }
@@ -128,41 +131,7 @@ pub fn generate<'a>(
     options: &Options<'_>,
 ) -> Result<Generated<'a>, CodegenError> {
     let graph = verified.graph();
-    check(graph, options)?;
-    let parts = Parts::of(graph)?;
-    let hidden_width = hidden_width(&parts)?;
-    let tied = tied(&parts, options);
-    let source = |name: &str| SegmentSource {
-        name: name.to_owned(),
-        body: &graph.main,
-        nodes: Vec::new(),
-        input: None,
-        output: parts.logits,
-        target: Root::Hidden,
-        weights: parts.constants.clone(),
-        cache: None,
-        compute: options.compute,
-        tied: tied.clone(),
-        max_rows: options.max_rows as usize,
-        hidden_width,
-        head: false,
-    };
-    let first = &graph.main.nodes[parts.layers[0]];
-    let last = &graph.main.nodes[parts.layers[parts.layers.len() - 1]];
-    let embed = lower_segment(&SegmentSource {
-        nodes: parts.embed.clone(),
-        output: first.operands[0],
-        ..source("embed")
-    })?;
-    let head = lower_segment(&SegmentSource {
-        nodes: parts.head.clone(),
-        input: Some(last.results[0]),
-        target: Root::Logits,
-        max_rows: options.max_head_rows as usize,
-        head: true,
-        ..source("head")
-    })?;
-    let kinds = plan_kinds(&parts, options, hidden_width)?;
+    let Plans { parts, hidden_width, embed, kinds, head } = Plans::of(graph, options)?;
 
     let mut region = WeightRegion::new(graph);
     let mut offsets: Vec<u64> = Vec::new();
@@ -198,7 +167,7 @@ pub fn generate<'a>(
     let head_weights = place(&mut region, &mut offsets, &head, &[])?;
     let weights = region.finish();
 
-    let (code, levels, clif) = emit(&embed, &kinds, &head, options.listing)?;
+    let (code, levels, clif) = emit(&embed, &kinds, &head, options)?;
     let vocabulary = graph.main.shape(parts.logits).last().and_then(|size| size.as_size());
     let vocabulary = vocabulary.ok_or_else(|| wrong("logits", "no numeric width"))?;
     let plans: Vec<&SegmentPlan> =
@@ -244,6 +213,57 @@ pub fn generate<'a>(
         assembly,
     };
     Ok(Generated { image: ModelImage { code, tables, weights }, report })
+}
+
+/// The plans of all segments.
+pub(crate) struct Plans<'g> {
+    parts: Parts<'g>,
+    hidden_width: usize,
+    pub(crate) embed: SegmentPlan,
+    pub(crate) kinds: Vec<KindPlan>,
+    pub(crate) head: SegmentPlan,
+}
+
+impl<'g> Plans<'g> {
+    /// Plans the segments of a graph.
+    pub(crate) fn of(graph: &'g Graph, options: &Options<'_>) -> Result<Self, CodegenError> {
+        check(graph, options)?;
+        let parts = Parts::of(graph)?;
+        let hidden_width = hidden_width(&parts)?;
+        let tied = tied(&parts, options);
+        let source = |name: &str| SegmentSource {
+            name: name.to_owned(),
+            body: &graph.main,
+            nodes: Vec::new(),
+            input: None,
+            output: parts.logits,
+            target: Root::Hidden,
+            weights: parts.constants.clone(),
+            cache: None,
+            compute: options.compute,
+            tied: tied.clone(),
+            max_rows: options.max_rows as usize,
+            hidden_width,
+            head: false,
+        };
+        let first = &graph.main.nodes[parts.layers[0]];
+        let last = &graph.main.nodes[parts.layers[parts.layers.len() - 1]];
+        let embed = lower_segment(&SegmentSource {
+            nodes: parts.embed.clone(),
+            output: first.operands[0],
+            ..source("embed")
+        })?;
+        let head = lower_segment(&SegmentSource {
+            nodes: parts.head.clone(),
+            input: Some(last.results[0]),
+            target: Root::Logits,
+            max_rows: options.max_head_rows as usize,
+            head: true,
+            ..source("head")
+        })?;
+        let kinds = plan_kinds(&parts, options, hidden_width)?;
+        Ok(Plans { parts, hidden_width, embed, kinds, head })
+    }
 }
 
 fn check(graph: &Graph, options: &Options<'_>) -> Result<(), CodegenError> {
@@ -452,8 +472,9 @@ fn emit(
     embed: &SegmentPlan,
     kinds: &[KindPlan],
     head: &SegmentPlan,
-    keep_texts: bool,
+    options: &Options<'_>,
 ) -> Result<(CodeImage, Vec<LevelCode>, Option<String>), CodegenError> {
+    let keep_texts = options.listing;
     let mut assembly = Assembly::new()?;
     if keep_texts {
         assembly.keep_clif();
@@ -468,13 +489,15 @@ fn emit(
     }
     let mut levels: Vec<(IsaLevel, FuncId, Vec<FuncId>, FuncId)> = Vec::new();
     for level in IsaLevel::ALL {
-        let first = emit_segment(&mut assembly, embed, level)?;
+        let first = emit_segment(&mut assembly, embed, level, options.profile)?;
         let layers = kinds
             .iter()
-            .map(|kind| emit_segment(&mut assembly, &kind.plan, level))
+            .map(|kind| emit_segment(&mut assembly, &kind.plan, level, options.profile))
             .collect::<Result<Vec<_>, _>>()?;
-        levels.push((level, first, layers, emit_segment(&mut assembly, head, level)?));
+        let head = emit_segment(&mut assembly, head, level, options.profile)?;
+        levels.push((level, first, layers, head));
     }
+    emit_probes(&mut assembly)?;
     let clif = keep_texts.then(|| {
         let texts = assembly.functions().filter_map(|id| {
             // CLIF numbers functions; what they are called stands in a comment.

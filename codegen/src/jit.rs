@@ -81,7 +81,8 @@ fn load_weights(
     map.make_read_only().map_err(in_memory)
 }
 
-fn executable(code: &[u8]) -> std::io::Result<Mmap> {
+/// Code in memory that is executable and no longer writable.
+pub fn executable(code: &[u8]) -> std::io::Result<Mmap> {
     let mut map = MmapMut::map_anon(code.len())?;
     map.copy_from_slice(code);
     map.make_exec()

@@ -10,9 +10,11 @@ pub mod jit;
 pub mod kernels;
 pub mod pack;
 pub mod plan;
+pub mod probes;
 pub mod segments;
 pub mod tables;
 pub mod weights;
+pub mod work;
 
 pub use error::CodegenError;
 pub use generate::{Generated, Options, Report, SegmentReport, generate};

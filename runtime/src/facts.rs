@@ -36,6 +36,51 @@ pub struct Facts {
     pub weights: Vec<WeightFacts>,
     /// What the compiler's passes did, in their order.
     pub passes: Vec<PassFacts>,
+    /// What a step must read and compute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkFacts>,
+}
+
+/// What steps of a model must read and compute, segment by segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkFacts {
+    /// Token ids to hidden rows.
+    pub embed: SegmentFacts,
+    /// Per layer kind.
+    pub kinds: Vec<SegmentFacts>,
+    /// Hidden rows to logits.
+    pub head: SegmentFacts,
+}
+
+/// The kernels of a segment, in the order in which they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SegmentFacts {
+    /// Name.
+    pub name: String,
+    /// Kernels.
+    pub kernels: Vec<KernelFacts>,
+}
+
+/// What a kernel must read and compute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KernelFacts {
+    /// What it is.
+    pub name: String,
+    /// Weight bytes read by a call.
+    pub call_bytes: u64,
+    /// Table bytes read by a row.
+    pub row_bytes: u64,
+    /// Cache bytes read for each kept row of a sequence.
+    pub cached_row_bytes: u64,
+    /// Operations on integers per row.
+    pub integer_operations: u64,
+    /// Operations on floats per row.
+    pub float_operations: u64,
+    /// Operations on floats per row and cache row that it attends to.
+    pub cached_row_operations: u64,
 }
 
 /// Weights of one part of a model that have one format.

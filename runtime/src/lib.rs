@@ -28,12 +28,14 @@ pub mod forward;
 pub mod machine;
 pub mod memory;
 mod model;
+pub mod probe;
 pub mod sampling;
 pub mod scheduler;
 pub mod team;
 pub mod template;
 pub mod text;
 pub mod weights;
+pub mod work;
 
 pub use engine::{Completion, Engine, Event, FinishReason, Request, RequestId, Usage};
 pub use error::{RequestError, RuntimeError};

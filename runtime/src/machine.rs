@@ -1,6 +1,6 @@
 //! Which instruction sets this processor has, and which level of a model runs on it.
 
-use weir_abi::IsaLevel;
+use weir_abi::{IsaLevel, Probe};
 
 use crate::weights::LevelSegments;
 use crate::{CompiledModel, RuntimeError};
@@ -11,6 +11,27 @@ pub fn supports(level: IsaLevel) -> bool {
         IsaLevel::Portable | IsaLevel::Avx2 => has_x86_64_v3(),
         IsaLevel::Avx512 => has_x86_64_v3() && has_avx512(),
     }
+}
+
+/// Whether this processor has the instructions of a probe.
+pub fn runs_probe(probe: Probe) -> bool {
+    match probe {
+        Probe::Read | Probe::Float128 | Probe::Float256 | Probe::Bytes128 | Probe::Bytes256 => {
+            has_x86_64_v3()
+        }
+        Probe::Float512 | Probe::ByteDots512 => supports(IsaLevel::Avx512),
+        Probe::Bf16Dots512 => supports(IsaLevel::Avx512) && has_bf16(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_bf16() -> bool {
+    std::arch::is_x86_feature_detected!("avx512bf16")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_bf16() -> bool {
+    false
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -15,6 +15,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use weir_abi::{LayerCall, PromptCall, RowSpans, Segment, StepContext};
 
@@ -105,6 +106,21 @@ struct Shared {
     job: UnsafeCell<Option<Job>>,
     /// First fault: detail in the low half, number in the high half; 0 is none.
     fault: AtomicU64,
+    /// Whether somebody wants to know when barriers are passed.
+    watched: AtomicBool,
+    /// When thread 0 passed the barriers of the segment that runs.
+    passed: Mutex<Vec<Instant>>,
+}
+
+/// How long the phases of a segment took, summed over its calls.
+#[derive(Clone, Debug)]
+pub struct SegmentTimes {
+    /// The segment.
+    pub segment: Segment,
+    /// Calls.
+    pub calls: u64,
+    /// From one barrier to the next.
+    pub phases: Vec<Duration>,
 }
 
 // SAFETY: `job` is written by thread 0 before it arrives at `start` and read by the others after
@@ -113,10 +129,13 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-unsafe extern "C" fn barrier(team: *const c_void, _thread: u32) {
+unsafe extern "C" fn barrier(team: *const c_void, thread: u32) {
     // SAFETY: model code passes on `StepContext::team`, which is the `Shared` of a living team.
     let shared = unsafe { &*team.cast::<Shared>() };
     shared.inside.wait();
+    if thread == 0 && shared.watched.load(Ordering::Relaxed) {
+        shared.passed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+    }
 }
 
 unsafe extern "C" fn report_fault(team: *const c_void, number: u32, detail: u32) {
@@ -130,6 +149,7 @@ unsafe extern "C" fn report_fault(team: *const c_void, number: u32, detail: u32)
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    times: Vec<SegmentTimes>,
 }
 
 /// The planes of one layer's cache and who writes and reads what in them.
@@ -231,6 +251,8 @@ impl Team {
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             fault: AtomicU64::new(0),
+            watched: AtomicBool::new(false),
+            passed: Mutex::new(Vec::new()),
         });
         let workers = (1..count)
             .map(|thread| {
@@ -240,12 +262,39 @@ impl Team {
                     .spawn(move || work(&shared, thread))
             })
             .collect::<std::io::Result<Vec<_>>>()?;
-        Ok(Team { shared, workers })
+        Ok(Team { shared, workers, times: Vec::new() })
     }
 
     /// Number of threads.
     pub fn threads(&self) -> usize {
         self.shared.threads as usize
+    }
+
+    /// From now on notes how long the phases of segments take.
+    pub fn watch(&mut self) {
+        self.shared.watched.store(true, Ordering::Relaxed);
+    }
+
+    /// What was noted since it was last asked for.
+    pub fn take_times(&mut self) -> Vec<SegmentTimes> {
+        std::mem::take(&mut self.times)
+    }
+
+    fn note_times(&mut self, segment: Segment, start: Instant) {
+        let mut passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.times.iter().position(|times| times.segment as usize == segment as usize);
+        let index = known.unwrap_or_else(|| {
+            let phases = vec![Duration::ZERO; passed.len()];
+            self.times.push(SegmentTimes { segment, calls: 0, phases });
+            self.times.len() - 1
+        });
+        let times = &mut self.times[index];
+        times.calls += 1;
+        let mut from = start;
+        for (phase, passed) in times.phases.iter_mut().zip(passed.drain(..)) {
+            *phase += passed - from;
+            from = passed;
+        }
     }
 
     /// Runs a segment on all threads and returns when all have left it.
@@ -313,7 +362,11 @@ impl Team {
             rows: call.rows,
             head_row_count: call.head_rows.len() as u32,
         };
+        let start = Instant::now();
         self.run(Job { segment, context: &raw const context });
+        if self.shared.watched.load(Ordering::Relaxed) {
+            self.note_times(segment, start);
+        }
         match self.shared.fault.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             packed => Err(ReportedFault { number: (packed >> 32) as u32, detail: packed as u32 }),

@@ -22,12 +22,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 use weir_abi::{
     CacheLayout, END_MARK, IsaLevel, KindCode, KindEntry, LayerEntry, LevelEntry, ModelHeader,
-    ModelSlot, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead, SLOT_EMPTY, SLOT_FILLED,
-    Segment, SymbolEntry,
+    ModelSlot, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead, Probe, SLOT_EMPTY,
+    SLOT_FILLED, Segment, SymbolEntry,
 };
 
 pub use error::{ModelError, ModelFault, Region};
@@ -121,6 +122,28 @@ impl Regions {
         // SAFETY: whoever made these regions promised that each is readable and unchanging for as
         // long as the owner lives, and the owner lives as long as `self`.
         unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+}
+
+/// Segments that measure the machine, as far as a code region has them.
+#[derive(Clone)]
+pub struct Probes {
+    segments: Vec<(Probe, Segment)>,
+    /// Keeps the code, if nobody else does.
+    _code: Option<Arc<Mmap>>,
+}
+
+impl Probes {
+    /// Probes in memory that the just-in-time compiler has filled, at these offsets.
+    pub fn from_parts(code: Mmap, offsets: &[(Probe, u64)]) -> Probes {
+        let inside = offsets.iter().filter(|(_, offset)| *offset < code.len() as u64);
+        let segments = inside.map(|(probe, offset)| (*probe, segment(&code, *offset))).collect();
+        Probes { segments, _code: Some(Arc::new(code)) }
+    }
+
+    /// The segment of a probe. It is valid as long as this and the model that it came from.
+    pub fn segment(&self, probe: Probe) -> Option<Segment> {
+        self.segments.iter().find(|(known, _)| *known == probe).map(|(_, segment)| *segment)
     }
 }
 
@@ -361,6 +384,15 @@ impl CompiledModel {
             offset: symbol.code.start,
             bytes: symbol.code.len(),
         })
+    }
+
+    /// The segments that measure the machine; none in files of earlier compilers.
+    pub fn probes(&self) -> Probes {
+        let known = |symbol: CodeSymbol<'_>| {
+            let probe = Probe::ALL.into_iter().find(|probe| probe.symbol() == symbol.name)?;
+            Some((probe, segment(self.code(), symbol.offset as u64)))
+        };
+        Probes { segments: self.symbols().filter_map(known).collect(), _code: None }
     }
 
     /// A text of the tables region; `parse` has seen that it is UTF-8.

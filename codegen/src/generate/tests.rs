@@ -203,6 +203,7 @@ fn options() -> Options<'static> {
         chat_template: b"",
         facts: b"{}",
         listing: false,
+        profile: false,
     }
 }
 

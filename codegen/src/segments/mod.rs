@@ -17,11 +17,12 @@ use crate::kernels::rotary::{RotarySpec, emit_rotary};
 use crate::kernels::rows::{RowNumbers, emit_embed, emit_rows};
 use crate::plan::{Kernel, Partition, Root, SegmentPlan, View};
 
-/// Emits a planned segment for a level.
+/// Emits a planned segment for a level; with `profile` every kernel has a phase of its own.
 pub fn emit_segment(
     assembly: &mut Assembly,
     plan: &SegmentPlan,
     level: IsaLevel,
+    profile: bool,
 ) -> Result<FuncId, EmitError> {
     let kernels = plan
         .steps
@@ -39,8 +40,8 @@ pub fn emit_segment(
         let rows = b.load_count(context, count as i32);
         let frame = Frame { plan, context, rows };
         let mut phase = 0;
-        for (step, kernel) in plan.steps.iter().zip(kernels) {
-            if step.phase != phase {
+        for (index, (step, kernel)) in plan.steps.iter().zip(kernels).enumerate() {
+            if step.phase != phase || (profile && index > 0) {
                 b.barrier(context, thread);
                 phase = step.phase;
             }

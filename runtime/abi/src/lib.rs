@@ -15,9 +15,11 @@
 //! | weights | read | packed weights, page aligned |
 
 mod call;
+mod probe;
 mod table;
 
 pub use call::*;
+pub use probe::*;
 pub use table::*;
 
 /// Version of every structure in this crate. A runtime opens only files of its own version.

@@ -1,6 +1,7 @@
 //! The command line of a compiled model. `weir run` offers the same commands over a model that was
 //! just compiled: both call [`Command::run`].
 
+pub mod bench;
 mod chat;
 mod generate;
 mod info;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use bench::Bench;
 pub use chat::Chat;
 pub use generate::Generate;
 pub use info::Info;
@@ -62,6 +64,8 @@ pub enum Command {
     Verify(Verify),
     /// Write logits to a file, for comparison with other implementations
     Logits(Logits),
+    /// Measure how fast the model runs, beside what the machine could do
+    Bench(Bench),
 }
 
 impl Command {
@@ -73,6 +77,7 @@ impl Command {
             Command::Info(info) => info.run(&Model::new(compiled)?),
             Command::Verify(verify) => verify.run(&compiled),
             Command::Logits(logits) => logits.run(&Model::new(compiled)?),
+            Command::Bench(bench) => bench.run(&Model::new(compiled)?),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 
+use super::bench::Numbers;
 use crate::SamplingOptions;
 use crate::error::RequestError;
 
@@ -18,6 +19,12 @@ where
             .filter(|number| (least..=most).contains(number))
             .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
     }
+}
+
+/// Reads whole numbers from 1 on with commas between them.
+pub(super) fn numbers(text: &str) -> Result<Numbers, String> {
+    let one = whole(1, u32::MAX);
+    text.split(',').map(|number| one(number.trim())).collect::<Result<_, _>>().map(Numbers)
 }
 
 /// Reads a number that goes where `set` puts it, under the library's own rule for it.

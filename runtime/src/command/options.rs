@@ -9,7 +9,7 @@ use super::numbers::{sampling, whole};
 use super::say;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
 
-fn parse_isa(text: &str) -> Result<IsaLevel, String> {
+pub(super) fn parse_isa(text: &str) -> Result<IsaLevel, String> {
     IsaLevel::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| {
         format!("it must be one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", "))
     })
@@ -23,7 +23,7 @@ fn stop_text(text: &str) -> Result<String, String> {
 }
 
 /// Most threads that can be asked for: far above what helps, far below what a system refuses.
-const MAX_THREADS: usize = 1024;
+pub(super) const MAX_THREADS: usize = 1024;
 
 /// Most slots that can be asked for, when a model is compiled and when it runs.
 pub const MAX_SLOTS: u32 = 4096;

@@ -125,6 +125,16 @@ impl Forward {
         SlotCache::bytes(&self.layers, self.shape.slots).unwrap_or(u64::MAX)
     }
 
+    /// The segments that run.
+    pub fn segments(&self) -> &LevelSegments {
+        &self.segments
+    }
+
+    /// The threads that run them.
+    pub fn team_mut(&mut self) -> &mut Team {
+        &mut self.team
+    }
+
     #[cfg(test)]
     pub(crate) fn poison_cache(&mut self, byte: u8) {
         self.cache.poison(byte);

@@ -1,0 +1,183 @@
+//! Figures as lines of JSON and as a table.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+use weir_abi::IsaLevel;
+
+use super::measure::{Measured, Runs};
+use crate::RuntimeError;
+use crate::probe::Peaks;
+use crate::work::Work;
+
+/// What all figures of a run have in common.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// Name of the model.
+    pub model: String,
+    /// Format of its weights.
+    pub dtype: String,
+    /// Threads.
+    pub threads: usize,
+    /// Level that ran.
+    pub isa: IsaLevel,
+    /// Cache policy.
+    pub kv: String,
+    /// What the machine does.
+    pub peaks: Peaks,
+}
+
+/// A measured figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What was measured.
+    pub metric: &'static str,
+    /// Rows before it, or of it.
+    pub context: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// In the best repetition.
+    pub value: f64,
+    /// In the middle one.
+    pub median: f64,
+    /// Unit of both.
+    pub unit: &'static str,
+    /// Most megabytes resident.
+    pub rss_mb: Option<u64>,
+    /// Of the best repetition, for figures whose work is known: seconds, what had to be done in
+    /// them, and their shares of the machine.
+    pub measured: Option<Measured>,
+}
+
+impl Figure {
+    /// Tokens of prompts per second.
+    pub(super) fn prefill(
+        metric: &'static str,
+        runs: &Runs,
+        context: u32,
+        batch: u32,
+        rss_mb: Option<u64>,
+    ) -> Figure {
+        let rate = |seconds: f64| f64::from(context) * f64::from(batch) / seconds;
+        let (best, median) = runs.prefill();
+        let value = rate(best.seconds);
+        Figure {
+            metric,
+            context,
+            batch,
+            value,
+            median: rate(median),
+            unit: "tok/s",
+            rss_mb,
+            measured: Some(best),
+        }
+    }
+
+    /// Tokens of answers per second.
+    pub(super) fn decode(
+        metric: &'static str,
+        runs: &Runs,
+        context: u32,
+        batch: u32,
+        rss_mb: Option<u64>,
+    ) -> Result<Figure, RuntimeError> {
+        let too_few = || RuntimeError::Options("--gen: no step had all sequences decode".into());
+        let (best, median) = runs.decode().ok_or_else(too_few)?;
+        let rate = |seconds: f64| f64::from(batch) / seconds;
+        Ok(Figure {
+            metric,
+            context,
+            batch,
+            value: rate(best.seconds),
+            median: rate(median),
+            unit: "tok/s",
+            rss_mb,
+            measured: Some(best),
+        })
+    }
+
+    /// Seconds from the start of a process.
+    pub(super) fn first_token(mut seconds: Vec<f64>, context: u32) -> Figure {
+        seconds.sort_by(f64::total_cmp);
+        Figure {
+            metric: "ttft_cold",
+            context,
+            batch: 1,
+            value: seconds[0],
+            median: seconds[seconds.len() / 2],
+            unit: "s",
+            rss_mb: None,
+            measured: None,
+        }
+    }
+
+    /// One object, with the keys that benchmarks of other runtimes have, and ours behind them.
+    pub fn json(&self, label: &Label) -> Value {
+        let round = |number: f64| (number * 1e4).round() / 1e4;
+        let mut line = json!({
+            "peer": "weir",
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": label.model,
+            "dtype": label.dtype,
+            "threads": label.threads,
+            "metric": self.metric,
+            "context": self.context,
+            "batch": self.batch,
+            "value": round(self.value),
+            "unit": self.unit,
+            "rss_mb": self.rss_mb,
+            "median": round(self.median),
+            "isa": label.isa.name(),
+            "kv": label.kv,
+        });
+        if let Some(Measured { seconds, work, share_read, share_peak }) = self.measured {
+            let Work { bytes, integer_operations, float_operations } = work;
+            line["share_read"] = round(share_read).into();
+            line["share_peak"] = round(share_peak).into();
+            line["seconds"] = ((seconds * 1e7).round() / 1e7).into();
+            line["bytes"] = bytes.into();
+            line["integer_operations"] = integer_operations.into();
+            line["float_operations"] = float_operations.into();
+            line["read_gb_s"] = round(label.peaks.read.best / 1e9).into();
+            line["float_peak_gop_s"] = round(label.peaks.float.best / 1e9).into();
+            line["integer_peak_gop_s"] = round(label.peaks.integer.best / 1e9).into();
+        }
+        line
+    }
+}
+
+/// Figures for people.
+pub fn write_table(
+    out: &mut dyn Write,
+    figures: &[Figure],
+    label: &Label,
+) -> Result<(), RuntimeError> {
+    let Label { model, dtype, threads, isa, kv, .. } = label;
+    let isa = isa.name();
+    writeln!(out, "{model}, {dtype}, cache {kv}, {isa}, threads {threads}")?;
+    writeln!(
+        out,
+        "{:<14} {:>8} {:>6} {:>11} {:>11}        {:>7} {:>7} {:>8}",
+        "figure", "context", "batch", "best", "median", "of read", "of peak", "MB"
+    )?;
+    for figure in figures {
+        let share = |of: fn(&Measured) -> f64| match &figure.measured {
+            Some(measured) => format!("{:.1} %", 100.0 * of(measured)),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "{:<14} {:>8} {:>6} {:>11.2} {:>11.2} {:<6} {:>7} {:>7} {:>8}",
+            figure.metric,
+            figure.context,
+            figure.batch,
+            figure.value,
+            figure.median,
+            figure.unit,
+            share(|measured| measured.share_read),
+            share(|measured| measured.share_peak),
+            figure.rss_mb.map_or(String::new(), |megabytes| megabytes.to_string()),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,344 @@
+//! Runs requests through the engine and notes what each step took and had to do.
+
+use std::time::Instant;
+
+use weir_abi::ModelHeader;
+
+use crate::forward::Forward;
+use crate::forward::{LongPrompt, ModelShape, StepFault, StepModel, StepRow};
+use crate::probe::Peaks;
+use crate::work::{Loads, Work, WorkCounter};
+use crate::{Engine, Event, Request, RequestId, RuntimeError};
+
+/// Steps of all sequences together that do not count: the first ones after the prompts.
+const WARM_STEPS: usize = 2;
+
+/// A model that counts its work.
+pub struct Counted {
+    forward: Forward,
+    counter: WorkCounter,
+}
+
+impl Counted {
+    pub(super) fn new(forward: Forward, counter: WorkCounter) -> Counted {
+        Counted { forward, counter }
+    }
+
+    pub(super) fn counter(&self) -> &WorkCounter {
+        &self.counter
+    }
+
+    pub(super) fn forward_mut(&mut self) -> &mut Forward {
+        &mut self.forward
+    }
+}
+
+impl StepModel for Counted {
+    fn shape(&self) -> &ModelShape {
+        self.forward.shape()
+    }
+
+    fn step(
+        &mut self,
+        rows: &[StepRow],
+        head_rows: &[u32],
+        logits: &mut [f32],
+    ) -> Result<(), StepFault> {
+        self.counter.step(rows, head_rows.len());
+        self.forward.step(rows, head_rows, logits)
+    }
+
+    fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        self.counter.long_prompt(self.forward.shape(), prompt.tokens.len() as u32);
+        self.forward.begin_prompt(prompt);
+    }
+
+    fn advance_prompt(&mut self) -> Result<bool, StepFault> {
+        self.forward.advance_prompt()
+    }
+
+    fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
+        self.counter.head((logits.len() / self.shape().vocabulary as usize) as u64);
+        self.forward.prompt_logits(first, logits)
+    }
+}
+
+/// What one repetition does.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Tokens of each prompt.
+    pub length: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Tokens that all sequences decode together; the first comes with the prompt.
+    pub tokens: u32,
+}
+
+impl Setup {
+    /// Tokens of an answer: sequences whose prompts are done early decode while others prefill.
+    fn answer(&self, max_rows: u32) -> u32 {
+        if self.batch == 1 {
+            return self.tokens;
+        }
+        (self.length * self.batch).div_ceil(max_rows) + self.batch + self.tokens
+    }
+
+    /// Refuses what the model has no positions for.
+    pub fn check(&self, header: &ModelHeader) -> Result<(), RuntimeError> {
+        let rows = u64::from(self.length) + u64::from(self.answer(header.max_rows));
+        if self.length > 0 && self.batch > 0 && rows <= u64::from(header.context) {
+            return Ok(());
+        }
+        Err(RuntimeError::Options(format!(
+            "{} sequences with prompts of {} tokens need {rows} positions and the model has {}; \
+             compile it with a larger --context",
+            self.batch, self.length, header.context
+        )))
+    }
+}
+
+/// Deterministic pseudo-random ids, the same that benchmarks of other runtimes use: a linear
+/// congruential generator over the ids from 300 to 30,000, as far as the vocabulary has them.
+pub fn prompt_ids(count: usize, vocabulary: u32, seed: u32) -> Vec<u32> {
+    let end = vocabulary.min(30_000);
+    let first = if end > 600 { 300 } else { 0 };
+    let mut state = seed.wrapping_mul(2_654_435_761);
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        first + (state >> 8) % (end - first)
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// A span of time and what was done in it.
+pub(super) struct Span {
+    pub seconds: f64,
+    pub work: Work,
+}
+
+/// One repetition.
+pub struct Run {
+    prefill: Span,
+    steps: Vec<Span>,
+}
+
+/// Runs a repetition.
+pub(super) fn run(
+    engine: &mut Engine<Counted>,
+    setup: &Setup,
+    seed: u32,
+) -> Result<Run, RuntimeError> {
+    let (mut sequences, prefill) = Sequences::start(engine, setup, seed)?;
+    let steps = sequences.decode(engine, setup.tokens.saturating_sub(1))?;
+    sequences.end(engine);
+    Ok(Run { prefill, steps })
+}
+
+/// Requests that run, and the tokens that each has got.
+pub(super) struct Sequences(Vec<(RequestId, u32)>);
+
+impl Sequences {
+    /// Submits the prompts and waits for every first token.
+    pub fn start(
+        engine: &mut Engine<Counted>,
+        setup: &Setup,
+        seed: u32,
+    ) -> Result<(Sequences, Span), RuntimeError> {
+        let shape = engine.model().shape();
+        let (vocabulary, answer) = (shape.vocabulary, setup.answer(shape.max_rows));
+        let before = engine.model().counter().loads().clone();
+        let start = Instant::now();
+        let mut sequences = Sequences(Vec::new());
+        for sequence in 1..=setup.batch {
+            let request = Request {
+                prompt: prompt_ids(setup.length as usize, vocabulary, seed + sequence),
+                max_tokens: Some(answer),
+                ignore_eos: true,
+                ..Request::default()
+            };
+            sequences.0.push((engine.submit(request)?, 0));
+        }
+        while !sequences.all_decode() {
+            sequences.step(engine)?;
+        }
+        Ok((sequences, span(engine, &start, &before)))
+    }
+
+    /// Steps in which every sequence decodes, at most this many.
+    pub fn decode(
+        &mut self,
+        engine: &mut Engine<Counted>,
+        count: u32,
+    ) -> Result<Vec<Span>, RuntimeError> {
+        let mut steps = Vec::new();
+        for _ in 0..count {
+            let before = engine.model().counter().loads().clone();
+            let start = Instant::now();
+            self.step(engine)?;
+            steps.push(span(engine, &start, &before));
+        }
+        Ok(steps)
+    }
+
+    /// Ends the requests.
+    pub fn end(self, engine: &mut Engine<Counted>) {
+        self.0.iter().for_each(|(id, _)| engine.cancel(*id));
+        while engine.step(|_, _| {}) {}
+    }
+
+    fn all_decode(&self) -> bool {
+        self.0.iter().all(|(_, tokens)| *tokens > 0)
+    }
+
+    fn step(&mut self, engine: &mut Engine<Counted>) -> Result<(), RuntimeError> {
+        let mut fault = None;
+        engine.step(|id, event| match event {
+            Event::Token { .. } => {
+                let known = self.0.iter_mut().find(|(known, _)| *known == id);
+                known.into_iter().for_each(|(_, tokens)| *tokens += 1);
+            }
+            Event::Failed(reason) => fault = Some(reason),
+            Event::Finished { .. } => {}
+        });
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+}
+
+fn span(engine: &Engine<Counted>, start: &Instant, before: &Loads) -> Span {
+    let seconds = start.elapsed().as_secs_f64();
+    let counter = engine.model().counter();
+    Span { seconds, work: counter.work(&counter.loads().since(before)) }
+}
+
+/// Time, work, and what part of the machine's abilities the work took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Seconds.
+    pub seconds: f64,
+    /// What had to be done.
+    pub work: Work,
+    /// Bytes over read bandwidth, in parts of the time.
+    pub share_read: f64,
+    /// Operations over peaks, in parts of the time.
+    pub share_peak: f64,
+}
+
+impl Measured {
+    /// Judges a time.
+    pub fn new(seconds: f64, work: Work, peaks: &Peaks) -> Measured {
+        let part = |amount: u64, rate: f64| if amount == 0 { 0.0 } else { amount as f64 / rate };
+        let computing = part(work.integer_operations, peaks.integer.best)
+            + part(work.float_operations, peaks.float.best);
+        Measured {
+            seconds,
+            work,
+            share_read: part(work.bytes, peaks.read.best) / seconds,
+            share_peak: computing / seconds,
+        }
+    }
+}
+
+/// All repetitions of a setup.
+pub struct Runs {
+    prefill: Vec<Measured>,
+    /// Of each repetition the median step, with the mean work of its steps.
+    decode: Vec<Measured>,
+}
+
+impl Runs {
+    pub(super) fn new(runs: Vec<Run>, peaks: &Peaks) -> Runs {
+        let prefill = runs
+            .iter()
+            .map(|run| Measured::new(run.prefill.seconds, run.prefill.work, peaks))
+            .collect();
+        let decode = runs.iter().filter_map(|run| {
+            let steps = run.steps.get(WARM_STEPS..).filter(|steps| !steps.is_empty())?;
+            let mut work = Work::default();
+            steps.iter().for_each(|step| work += step.work);
+            let count = steps.len() as u64;
+            let mean = Work {
+                bytes: work.bytes / count,
+                integer_operations: work.integer_operations / count,
+                float_operations: work.float_operations / count,
+            };
+            let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
+            Some(Measured::new(median(&mut seconds), mean, peaks))
+        });
+        Runs { prefill, decode: decode.collect() }
+    }
+
+    /// The best prefill, and the median seconds of all.
+    pub(super) fn prefill(&self) -> (Measured, f64) {
+        best(&self.prefill)
+            .unwrap_or_else(|| (Measured::new(1.0, Work::default(), &Peaks::default()), 1.0))
+    }
+
+    /// The best decode step, and the median seconds of all.
+    pub(super) fn decode(&self) -> Option<(Measured, f64)> {
+        best(&self.decode)
+    }
+}
+
+fn best(measured: &[Measured]) -> Option<(Measured, f64)> {
+    let best = measured.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
+    let mut seconds: Vec<f64> = measured.iter().map(|measured| measured.seconds).collect();
+    Some((*best, median(&mut seconds)))
+}
+
+/// The middle of the numbers, or the mean of both that are.
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    if numbers.len().is_multiple_of(2) {
+        f64::midpoint(numbers[middle - 1], numbers[middle])
+    } else {
+        numbers[middle]
+    }
+}
+
+/// Megabytes that were resident at most since [`reset_peak`]; nothing without /proc.
+pub(super) fn peak_megabytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes / 1024)
+}
+
+/// Forgets the greatest resident size, where the system lets us.
+pub(super) fn reset_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Rate;
+
+    #[test]
+    fn ids_are_those_of_other_benchmarks() {
+        // The first ids that the generator's definition gives for seeds 1 and 2.
+        let reference = |seed: u64| {
+            let mut x = seed * 2_654_435_761 % (1 << 32);
+            (0..3)
+                .map(|_| {
+                    x = (1_664_525 * x + 1_013_904_223) % (1 << 32);
+                    (300 + (x >> 8) % 29_700) as u32
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(prompt_ids(3, 128_256, 1), reference(1));
+        assert_eq!(prompt_ids(3, 30_000, 2), reference(2));
+        assert!(prompt_ids(100, 320, 1).iter().all(|id| *id < 320));
+    }
+
+    #[test]
+    fn shares_are_parts_of_the_time() {
+        let rate = |best| Rate { best, median: best };
+        let peaks = Peaks { read: rate(10.0), float: rate(4.0), integer: rate(8.0) };
+        let work = Work { bytes: 5, integer_operations: 4, float_operations: 1 };
+        let measured = Measured::new(1.0, work, &peaks);
+        assert_eq!((measured.share_read, measured.share_peak), (0.5, 0.75));
+        assert_eq!(median(&mut [3.0, 1.0]), 2.0);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+    }
+}

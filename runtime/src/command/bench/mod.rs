@@ -1,0 +1,268 @@
+//! `bench`: how fast the model runs, beside what the machine could do.
+//!
+//! One JSON line per figure, with the names that benchmarks of other runtimes use: `prefill` is from
+//! the request to its first token, `decode` the median step after it, `decode_total` and
+//! `prefill_total` the same over several sequences at once. `value` is that of the best repetition,
+//! `median` that of the middle one.
+
+mod figure;
+mod machine;
+mod measure;
+mod profile;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use clap::Args;
+
+pub use figure::{Figure, Label, write_table};
+pub use machine::{MachineFigure, measure_machine, write as write_machine};
+pub use measure::{Runs, prompt_ids};
+pub use profile::{KernelTime, Profile, write_profiles};
+
+use self::measure::{Counted, Setup, peak_megabytes, reset_peak};
+use super::numbers::{numbers, whole};
+use super::options::{MAX_SLOTS, MAX_THREADS, parse_isa};
+use crate::cores::default_threads;
+use crate::probe::{Peaks, Prober};
+use crate::work::WorkCounter;
+use crate::{Engine, Model, RuntimeError, RuntimeOptions, machine as processor};
+
+/// Tokens of the prompt whose first answer `--ttft` waits for.
+const FIRST_TOKEN_PROMPT: usize = 16;
+
+/// Rows of a repetition above which there is only one.
+const LONG: usize = 8192;
+
+/// What the help says at its end.
+const NOTES: &str = "\
+Without --prefill, --decode, --batch, --ttft and --machine: --prefill 512 --decode 128, as far as the \
+context goes. share_read is the part of the measured read bandwidth that the bytes which must be read \
+take; share_peak the same for operations and the measured peaks of their instructions.";
+
+/// Measures how fast the model runs.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Figures", after_help = NOTES)]
+pub struct Bench {
+    /// Prompt lengths, with commas between them
+    #[arg(long, value_name = "N,…", value_parser = numbers, allow_hyphen_values = true)]
+    pub prefill: Option<Numbers>,
+    /// Rows before the tokens that are decoded, one sequence
+    #[arg(long, value_name = "N,…", value_parser = numbers, allow_hyphen_values = true)]
+    pub decode: Option<Numbers>,
+    /// Sequences at once
+    #[arg(long, value_name = "N,…", value_parser = numbers, allow_hyphen_values = true)]
+    pub batch: Option<Numbers>,
+    /// Prompt lengths of sequences at once [default: 512]
+    #[arg(long, value_name = "N,…", value_parser = numbers, allow_hyphen_values = true)]
+    pub batch_context: Option<Numbers>,
+    /// From the start of a fresh process to its first token
+    #[arg(long)]
+    pub ttft: bool,
+    /// The machine: read bandwidth by working set, operations by instruction
+    #[arg(long)]
+    pub machine: bool,
+    /// Tokens decoded per repetition
+    #[arg(long = "gen", value_name = "N", default_value_t = 32, value_parser = whole(4_u32, 4096))]
+    pub tokens: u32,
+    /// Repetitions
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(1_u32, 100))]
+    pub reps: u32,
+    /// Name of the model in the output [default: that of the file]
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Weights' format in the output [default: that of most bytes]
+    #[arg(long, value_name = "TEXT")]
+    pub dtype: Option<String>,
+    /// Write one JSON object a line
+    #[arg(long, help_heading = None::<&str>)]
+    pub json: bool,
+    /// Compute threads [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), help_heading = "Running")]
+    pub threads: Option<usize>,
+    /// Instruction set: portable, avx2 or avx512 [default: the best that runs here]
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isa, help_heading = "Running")]
+    pub isa: Option<weir_abi::IsaLevel>,
+}
+
+/// Whole numbers with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers(pub Vec<u32>);
+
+impl Bench {
+    /// Runs the command.
+    pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        let mut out = std::io::stdout().lock();
+        if self.machine {
+            let figures = measure_machine(&model.compiled().probes(), self.threads())?;
+            machine::write(&mut out, &figures, self.json)?;
+            if !self.wants_figures() {
+                return Ok(());
+            }
+        }
+        let (label, figures) = self.measure(model, &mut |figure, label| {
+            if self.json { Ok(writeln!(out, "{}", figure.json(label))?) } else { Ok(()) }
+        })?;
+        if !self.json {
+            write_table(&mut out, &figures, &label)?;
+        }
+        Ok(())
+    }
+
+    fn wants_figures(&self) -> bool {
+        self.prefill.is_some() || self.decode.is_some() || self.batch.is_some() || self.ttft
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(default_threads)
+    }
+
+    /// What is the same for all figures; measures the peaks.
+    fn label(&self, model: &Model) -> Result<Label, RuntimeError> {
+        let isa = processor::choose_level(model.compiled(), self.isa)?.level;
+        let facts = model.facts();
+        let largest = facts.weights.iter().max_by_key(|part| part.bytes);
+        let format = largest.map_or("unknown", |part| part.format.as_str());
+        let dtype = format.split([' ', ',']).next().unwrap_or(format).to_owned();
+        Ok(Label {
+            model: self.name.clone().unwrap_or_else(|| facts.name.clone()),
+            dtype: self.dtype.clone().unwrap_or(dtype),
+            threads: self.threads(),
+            isa,
+            kv: facts.build.kv.clone(),
+            peaks: Peaks::default(),
+        })
+    }
+
+    /// Measures everything that is asked for and tells each figure when it is there.
+    pub fn measure(
+        &self,
+        model: &Model,
+        tell: &mut dyn FnMut(&Figure, &Label) -> Result<(), RuntimeError>,
+    ) -> Result<(Label, Vec<Figure>), RuntimeError> {
+        let mut label = self.label(model)?;
+        let probes = model.compiled().probes();
+        label.peaks = Prober::new(&probes, self.threads())?.peaks(label.isa)?;
+        let mut figures = Vec::new();
+        let mut add = |figure: Figure| {
+            tell(&figure, &label)?;
+            figures.push(figure);
+            Ok::<(), RuntimeError>(())
+        };
+        let context = model.compiled().header().context as usize;
+        let usual = |length: u32| Some(Numbers(vec![length.min(context as u32 / 2).max(1)]));
+        let (prefill, decode) = match self.wants_figures() || self.machine {
+            true => (self.prefill.clone(), self.decode.clone()),
+            false => (usual(512), usual(128)),
+        };
+        let (prefill, decode) = (prefill.unwrap_or_default().0, decode.unwrap_or_default().0);
+        let mut lengths = [prefill.clone(), decode.clone()].concat();
+        lengths.sort_unstable();
+        lengths.dedup();
+        for length in lengths {
+            let is_decoded = decode.contains(&length);
+            let tokens = if is_decoded { self.tokens } else { 1 };
+            let (runs, peak) = self.repeat(model, &label, Setup { length, batch: 1, tokens })?;
+            if prefill.contains(&length) {
+                add(Figure::prefill("prefill", &runs, length, 1, peak))?;
+            }
+            if is_decoded {
+                add(Figure::decode("decode", &runs, length, 1, peak)?)?;
+            }
+        }
+        let contexts = self.batch_context.clone().unwrap_or_else(|| Numbers(vec![512]));
+        for length in contexts.0 {
+            for &batch in &self.batch.clone().unwrap_or_default().0 {
+                let setup = Setup { length, batch, tokens: self.tokens };
+                let (runs, peak) = self.repeat(model, &label, setup)?;
+                add(Figure::decode("decode_total", &runs, length, batch, peak)?)?;
+                add(Figure::prefill("prefill_total", &runs, length, batch, peak))?;
+            }
+        }
+        if self.ttft {
+            add(self.first_token(model)?)?;
+        }
+        Ok((label, figures))
+    }
+
+    /// An engine that counts what it does.
+    pub fn engine(&self, model: &Model, slots: u32) -> Result<Engine<Counted>, RuntimeError> {
+        let options =
+            RuntimeOptions { slots: Some(slots), threads: Some(self.threads()), isa: self.isa };
+        let facts = model.facts().work.as_ref().ok_or(RuntimeError::Absent(
+            "account of its work; compile it again with this version",
+        ))?;
+        let counter = WorkCounter::new(model.compiled(), facts)?;
+        Ok(Engine::new(Counted::new(model.forward(&options)?, counter), None, Vec::new()))
+    }
+
+    fn repeat(
+        &self,
+        model: &Model,
+        label: &Label,
+        setup: Setup,
+    ) -> Result<(Runs, Option<u64>), RuntimeError> {
+        if setup.batch > MAX_SLOTS {
+            return Err(RuntimeError::Options(format!(
+                "--batch {}: at most {MAX_SLOTS} sequences",
+                setup.batch
+            )));
+        }
+        setup.check(model.compiled().header())?;
+        let mut engine = self.engine(model, setup.batch)?;
+        let rows = setup.length as usize * setup.batch as usize;
+        let reps = if rows <= LONG { self.reps } else { 1 };
+        // First touch of weights and buffers is nobody's figure.
+        let warm = Setup { length: setup.length.min(16), tokens: 4, ..setup };
+        measure::run(&mut engine, &warm, 0)?;
+        reset_peak();
+        let mut runs = Vec::new();
+        for _ in 0..reps {
+            runs.push(measure::run(&mut engine, &setup, 0)?);
+        }
+        Ok((Runs::new(runs, &label.peaks), peak_megabytes()))
+    }
+
+    /// From `exec` to the first byte of an answer, in processes of their own.
+    fn first_token(&self, model: &Model) -> Result<Figure, RuntimeError> {
+        let place = model.compiled().place();
+        let program = match place {
+            "this program" => std::env::current_exe().map_err(RuntimeError::Input)?,
+            "the model in memory" => {
+                return Err(RuntimeError::Options(
+                    "--ttft starts the compiled program: compile the model first".to_owned(),
+                ));
+            }
+            path => path.into(),
+        };
+        let vocabulary = model.compiled().header().vocabulary;
+        let ids: Vec<String> =
+            prompt_ids(FIRST_TOKEN_PROMPT, vocabulary, 1).iter().map(u32::to_string).collect();
+        let threads = self.threads().to_string();
+        let arguments =
+            ["generate", "--max-tokens", "1", "--ignore-eos", "--json", "--threads", &threads];
+        let mut seconds = Vec::new();
+        for _ in 0..self.reps {
+            let start = Instant::now();
+            let mut child = Command::new(&program);
+            child.args(arguments).args(["--ids", &ids.join(",")]);
+            child.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+            let place = |source| RuntimeError::File { path: program.clone(), source };
+            let mut child = child.spawn().map_err(place)?;
+            let mut first = [0];
+            let read = match &mut child.stdout {
+                Some(stdout) => std::io::Read::read(stdout, &mut first).map_err(place)?,
+                None => 0,
+            };
+            seconds.push(start.elapsed().as_secs_f64());
+            let status = child.wait().map_err(place)?;
+            if read == 0 || !status.success() {
+                let program = program.display();
+                return Err(RuntimeError::Options(format!("--ttft: {program} gave no token")));
+            }
+        }
+        Ok(Figure::first_token(seconds, FIRST_TOKEN_PROMPT as u32))
+    }
+}

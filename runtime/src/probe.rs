@@ -1,0 +1,138 @@
+//! How fast this machine reads and computes, measured with a model's own probes.
+//!
+//! The best of several runs is what the machine can do while others leave it alone; the median says
+//! how much they do.
+
+use std::time::Instant;
+
+use weir_abi::{IsaLevel, PROBE_SUMS, Probe};
+
+use crate::team::{Call, Team};
+use crate::weights::Probes;
+use crate::{RuntimeError, machine};
+
+/// Runs of each measurement.
+const RUNS: usize = 9;
+
+/// Turns of a run of arithmetic: about ten milliseconds.
+const TURNS: u64 = 2_000_000;
+
+/// Bytes that a run reads, in as many passes as its working set needs.
+const READ_BYTES: u64 = 512 << 20;
+
+/// Bytes of a working set that no cache holds.
+pub const BEYOND_CACHES: usize = 256 << 20;
+
+/// Amounts per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    /// In the best run.
+    pub best: f64,
+    /// In the middle one.
+    pub median: f64,
+}
+
+/// What bounds the steps of a model on one level: bytes and operations per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peaks {
+    /// Bytes read from memory.
+    pub read: Rate,
+    /// Operations on floats.
+    pub float: Rate,
+    /// Operations on bytes.
+    pub integer: Rate,
+}
+
+/// Threads and probes that measure.
+pub struct Prober<'a> {
+    probes: &'a Probes,
+    team: Team,
+}
+
+impl<'a> Prober<'a> {
+    /// Starts the threads.
+    pub fn new(probes: &'a Probes, threads: usize) -> Result<Prober<'a>, RuntimeError> {
+        let team = Team::new(threads).map_err(|error| {
+            RuntimeError::Machine(format!("cannot start {threads} threads: {error}"))
+        })?;
+        Ok(Prober { probes, team })
+    }
+
+    /// Bytes per second read from a working set of this size by all threads together. `memory` is
+    /// at least as large and was written before: untouched pages are all one page.
+    pub fn read(&mut self, memory: &mut [u8], working_set: usize) -> Result<Rate, RuntimeError> {
+        let whole = self.team.threads() as u64 * 4096;
+        let bytes = working_set.min(memory.len()) as u64 / whole * whole;
+        if bytes == 0 {
+            return Err(RuntimeError::Options("a working set under a page a thread".into()));
+        }
+        let passes = (READ_BYTES / bytes).max(1);
+        let numbers = [bytes, passes];
+        self.rate(Probe::Read, &memory[..bytes as usize], numbers, (bytes * passes) as f64)
+    }
+
+    /// Operations per second of a probe of arithmetic, by all threads together.
+    pub fn arithmetic(&mut self, probe: Probe) -> Result<Rate, RuntimeError> {
+        let operations = TURNS * PROBE_SUMS * probe.operations() * self.team.threads() as u64;
+        self.rate(probe, &[], [TURNS, 1], operations as f64)
+    }
+
+    /// What bounds a level.
+    pub fn peaks(&mut self, level: IsaLevel) -> Result<Peaks, RuntimeError> {
+        let mut memory = vec![1_u8; BEYOND_CACHES];
+        let (float, integer) = level_probes(level);
+        Ok(Peaks {
+            read: self.read(&mut memory, BEYOND_CACHES)?,
+            float: self.arithmetic(float)?,
+            integer: self.arithmetic(integer)?,
+        })
+    }
+
+    fn rate(
+        &mut self,
+        probe: Probe,
+        memory: &[u8],
+        numbers: [u64; 2],
+        amount: f64,
+    ) -> Result<Rate, RuntimeError> {
+        if !machine::runs_probe(probe) {
+            return Err(RuntimeError::Machine(format!("no {} here", probe.symbol())));
+        }
+        let segment = self.probes.segment(probe).ok_or(RuntimeError::Absent(
+            "probes of the machine; compile it again with this version",
+        ))?;
+        let mut rates = Vec::with_capacity(RUNS);
+        for _ in 0..RUNS {
+            let call = Call {
+                weights: memory,
+                segment_weights: &numbers,
+                arena: &mut [],
+                hidden: &mut [],
+                tokens: &[],
+                positions: &[],
+                rotary_rows: &[],
+                layer: None,
+                prompt: None,
+                head_rows: &[],
+                logits: &mut [],
+                rows: 0,
+            };
+            let start = Instant::now();
+            self.team.enter(segment, call).map_err(crate::forward::StepFault::from)?;
+            rates.push(amount / start.elapsed().as_secs_f64());
+        }
+        rates.sort_by(f64::total_cmp);
+        Ok(Rate { best: rates[RUNS - 1], median: rates[RUNS / 2] })
+    }
+}
+
+/// Probes of the float and the byte instructions that a level's products use.
+pub fn level_probes(level: IsaLevel) -> (Probe, Probe) {
+    if level >= IsaLevel::Avx512 {
+        (Probe::Float512, Probe::ByteDots512)
+    } else if level >= IsaLevel::Avx2 {
+        (Probe::Float256, Probe::Bytes256)
+    } else {
+        (Probe::Float128, Probe::Bytes128)
+    }
+}

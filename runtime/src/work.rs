@@ -1,0 +1,280 @@
+//! What steps of a model had to read and compute, so that their time can be judged.
+//!
+//! The compiler counts per kernel ([`WorkFacts`]); here rows and calls are counted and multiplied.
+//! Nothing is measured or guessed: a cache row is read once per sequence and call, a weight once per
+//! call.
+
+use std::ops::{AddAssign, Sub};
+
+use weir_abi::{CacheLayout, RowSpans};
+
+use crate::cache::Placement;
+use crate::facts::{KernelFacts, SegmentFacts, WorkFacts};
+use crate::forward::{ModelShape, StepRow};
+use crate::{CompiledModel, RuntimeError};
+
+/// Bytes read and operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes that had to be read.
+    pub bytes: u64,
+    /// Multiplications and additions of integers.
+    pub integer_operations: u64,
+    /// Multiplications and additions of floats.
+    pub float_operations: u64,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.bytes += other.bytes;
+        self.integer_operations += other.integer_operations;
+        self.float_operations += other.float_operations;
+    }
+}
+
+/// How much a segment had to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Calls.
+    pub calls: u64,
+    /// Rows of all calls.
+    pub rows: u64,
+    /// Cache rows that these attended to, summed over rows.
+    pub attended: u64,
+    /// Cache rows that had to be read, once per sequence and call.
+    pub cached: u64,
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Load) {
+        self.calls += other.calls;
+        self.rows += other.rows;
+        self.attended += other.attended;
+        self.cached += other.cached;
+    }
+}
+
+impl Load {
+    /// The work of a kernel under this load.
+    pub fn work(&self, kernel: &KernelFacts) -> Work {
+        Work {
+            bytes: self.calls * kernel.call_bytes
+                + self.rows * kernel.row_bytes
+                + self.cached * kernel.cached_row_bytes,
+            integer_operations: self.rows * kernel.integer_operations,
+            float_operations: self.rows * kernel.float_operations
+                + self.attended * kernel.cached_row_operations,
+        }
+    }
+
+    fn all(&self, segment: &SegmentFacts) -> Work {
+        let mut work = Work::default();
+        segment.kernels.iter().for_each(|kernel| work += self.work(kernel));
+        work
+    }
+}
+
+/// The loads of all segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// Segment `embed`.
+    pub embed: Load,
+    /// Segment `layer` of each kind.
+    pub kinds: Vec<Load>,
+    /// Segment `head`.
+    pub head: Load,
+}
+
+impl Loads {
+    /// What was added since an earlier count.
+    pub fn since(&self, earlier: &Loads) -> Loads {
+        let nothing = Load::default();
+        let before = |index: usize| earlier.kinds.get(index).unwrap_or(&nothing);
+        let kinds = self.kinds.iter().enumerate();
+        Loads {
+            embed: self.embed - earlier.embed,
+            kinds: kinds.map(|(index, load)| *load - *before(index)).collect(),
+            head: self.head - earlier.head,
+        }
+    }
+}
+
+impl Sub for Load {
+    type Output = Load;
+
+    fn sub(self, other: Load) -> Load {
+        Load {
+            calls: self.calls - other.calls,
+            rows: self.rows - other.rows,
+            attended: self.attended - other.attended,
+            cached: self.cached - other.cached,
+        }
+    }
+}
+
+/// Counts the loads of a model's steps.
+pub struct WorkCounter {
+    facts: WorkFacts,
+    /// Kind and layout of each layer.
+    layers: Vec<(usize, CacheLayout)>,
+    max_rows: u32,
+    head_rows: u64,
+    loads: Loads,
+}
+
+impl WorkCounter {
+    /// A counter for a model with the facts that its compiler wrote.
+    pub fn new(model: &CompiledModel, facts: &WorkFacts) -> Result<WorkCounter, RuntimeError> {
+        if facts.kinds.len() != model.kinds().len() {
+            return Err(RuntimeError::Tables(format!(
+                "work of {} layer kinds instead of {}",
+                facts.kinds.len(),
+                model.kinds().len()
+            )));
+        }
+        let layers = model.layers().iter();
+        let layout = |index: u32| model.layouts()[index as usize];
+        Ok(WorkCounter {
+            facts: facts.clone(),
+            layers: layers.map(|layer| (layer.kind as usize, layout(layer.layout))).collect(),
+            max_rows: model.header().max_rows,
+            head_rows: u64::from(model.header().max_head_rows),
+            loads: Loads { kinds: vec![Load::default(); facts.kinds.len()], ..Loads::default() },
+        })
+    }
+
+    /// What has been counted since the beginning.
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
+    /// What the compiler counted.
+    pub fn facts(&self) -> &WorkFacts {
+        &self.facts
+    }
+
+    /// The work of these loads.
+    pub fn work(&self, loads: &Loads) -> Work {
+        let mut work = loads.embed.all(&self.facts.embed);
+        for (load, kind) in loads.kinds.iter().zip(&self.facts.kinds) {
+            work += load.all(kind);
+        }
+        work += loads.head.all(&self.facts.head);
+        work
+    }
+
+    /// Counts a step.
+    pub fn step(&mut self, rows: &[StepRow], head_rows: usize) {
+        self.loads.embed += Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
+        let mut known: Vec<(CacheLayout, Load)> = Vec::new();
+        for (kind, layout) in &self.layers {
+            let load = match known.iter().find(|(other, _)| other == layout) {
+                Some((_, load)) => *load,
+                None => {
+                    let load = step_load(layout, rows);
+                    known.push((*layout, load));
+                    load
+                }
+            };
+            self.loads.kinds[*kind] += load;
+        }
+        self.head(head_rows as u64);
+    }
+
+    /// Counts a call of the head.
+    pub fn head(&mut self, rows: u64) {
+        let calls = rows.div_ceil(self.head_rows.max(1));
+        self.loads.head += Load { calls, rows, ..Load::default() };
+    }
+
+    /// Counts a prompt that is computed layer by layer, without its logits.
+    pub fn long_prompt(&mut self, shape: &ModelShape, length: u32) {
+        let rows = u64::from(length);
+        let tiles = u64::from(length.div_ceil(self.max_rows.max(1)));
+        self.loads.embed += Load { calls: tiles, rows, ..Load::default() };
+        for (kind, layout) in &self.layers {
+            let placement = Placement::new(layout, length);
+            // A layer that would drop rows keeps all while it computes.
+            let dense = shape.direct_rows < length && layout.rows < length && layout.window == 0;
+            let read = |p: u32| if dense { u64::from(p) + 1 } else { read(&placement.spans(0, p)) };
+            let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
+            self.loads.kinds[*kind] += Load {
+                calls: tiles,
+                rows,
+                attended: (0..length).map(read).sum(),
+                cached: lasts.map(read).sum(),
+            };
+        }
+    }
+}
+
+fn read(spans: &RowSpans) -> u64 {
+    let ranges = &spans.ranges[..spans.range_count as usize];
+    ranges.iter().map(|range| u64::from(range.rows)).sum()
+}
+
+/// Rows of one sequence follow each other, and the last of them reads at least what the others do.
+fn step_load(layout: &CacheLayout, rows: &[StepRow]) -> Load {
+    let mut load = Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
+    for sequence in rows.chunk_by(|a, b| a.slot == b.slot) {
+        let placement = Placement::new(layout, sequence[0].prompt_rows);
+        let reads = sequence.iter().map(|row| read(&placement.spans(row.slot, row.position)));
+        let mut most = 0;
+        for rows in reads {
+            load.attended += rows;
+            most = most.max(rows);
+        }
+        load.cached += most;
+    }
+    load
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_abi::CachePolicy;
+
+    use super::*;
+
+    fn full(rows: u32) -> CacheLayout {
+        CacheLayout {
+            policy: CachePolicy::Full as u32,
+            elastic: 0,
+            sinks: 0,
+            selected: 0,
+            recent: 0,
+            rows,
+            window: 0,
+            observed: 0,
+            pool: 1,
+            reserved: 0,
+        }
+    }
+
+    fn row(slot: u32, position: u32) -> StepRow {
+        StepRow { token: 0, position, slot, prompt_rows: 4, rotary_set: 0 }
+    }
+
+    #[test]
+    fn a_sequence_reads_its_rows_once_and_attends_row_by_row() {
+        let rows = [row(0, 2), row(0, 3), row(1, 9)];
+        let load = step_load(&full(16), &rows);
+        assert_eq!(load, Load { calls: 1, rows: 3, attended: 3 + 4 + 10, cached: 4 + 10 });
+    }
+
+    #[test]
+    fn work_is_facts_times_load() {
+        let kernel = KernelFacts {
+            name: "k".into(),
+            call_bytes: 100,
+            row_bytes: 10,
+            cached_row_bytes: 3,
+            integer_operations: 7,
+            float_operations: 5,
+            cached_row_operations: 2,
+        };
+        let load = Load { calls: 2, rows: 3, attended: 17, cached: 14 };
+        let expected =
+            Work { bytes: 200 + 30 + 42, integer_operations: 21, float_operations: 15 + 34 };
+        assert_eq!(load.work(&kernel), expected);
+    }
+}
