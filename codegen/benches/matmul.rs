@@ -108,6 +108,7 @@ impl Limits {
         });
         peak_loop(&mut assembly, "int8", |code, i| match level {
             IsaLevel::Avx512 => code.vpdpbusd(ZMM[i], zmm12, zmm13),
+            IsaLevel::AvxVnni => code.vpdpbusd(YMM[i], ymm12, ymm13),
             _ => {
                 code.vpmaddubsw(ymm14, ymm12, ymm13)?;
                 code.vpaddw(YMM[i], YMM[i], ymm14)
@@ -168,6 +169,7 @@ fn read_loop(assembly: &mut Assembly) {
 fn runs(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
+        IsaLevel::AvxVnni => is_x86_feature_detected!("avxvnni"),
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512vnni"),
     }
 }

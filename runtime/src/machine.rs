@@ -9,6 +9,7 @@ use crate::{CompiledModel, RuntimeError};
 pub fn supports(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => has_x86_64_v3(),
+        IsaLevel::AvxVnni => has_x86_64_v3() && has_avx_vnni(),
         IsaLevel::Avx512 => has_x86_64_v3() && has_avx512(),
     }
 }
@@ -41,6 +42,16 @@ fn has_x86_64_v3() -> bool {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn has_x86_64_v3() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx_vnni() -> bool {
+    std::arch::is_x86_feature_detected!("avxvnni")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx_vnni() -> bool {
     false
 }
 

@@ -100,13 +100,16 @@ pub enum IsaLevel {
     Portable = 0,
     /// AVX2, FMA, F16C (x86-64-v3).
     Avx2 = 1,
+    /// The same with AVX-VNNI.
+    AvxVnni = 2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
-    Avx512 = 2,
+    Avx512 = 3,
 }
 
 impl IsaLevel {
     /// All levels, lowest first.
-    pub const ALL: [IsaLevel; 3] = [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::Avx512];
+    pub const ALL: [IsaLevel; 4] =
+        [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512];
 
     /// The level with the given number, if there is one.
     pub fn from_number(number: u32) -> Option<IsaLevel> {
@@ -118,6 +121,7 @@ impl IsaLevel {
         match self {
             IsaLevel::Portable => "portable",
             IsaLevel::Avx2 => "avx2",
+            IsaLevel::AvxVnni => "avx-vnni",
             IsaLevel::Avx512 => "avx512",
         }
     }

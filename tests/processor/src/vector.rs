@@ -172,6 +172,7 @@ fn byte_op(mnemonic: Mnemonic, a: u8, b: u8) -> Option<u8> {
         Vpsubb => a.wrapping_sub(b),
         Vpmaxub => a.max(b),
         Vpminub => a.min(b),
+        Vpabsb => (b as i8).unsigned_abs(),
         Vpsignb => match (b as i8).signum() {
             0 => 0,
             1 => a,

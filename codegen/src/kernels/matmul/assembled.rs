@@ -336,7 +336,7 @@ where
         for unit in 0..rest {
             (self.unit)(code, unit, per_unit)?;
         }
-        if elements % per_unit > 0 {
+        if !elements.is_multiple_of(per_unit) {
             (self.unit)(code, rest, elements % per_unit)?;
         } else if rest > 0 {
             advance(code, INPUT, rest * per_unit * 4)?;

@@ -150,6 +150,15 @@ impl MatmulSpec {
         self.layout.channels % GROUP
     }
 
+    /// The level whose code computes this specification on `level`: AVX-VNNI has integer products of
+    /// its own.
+    fn version(&self, level: IsaLevel) -> IsaLevel {
+        match (level, self.compute) {
+            (IsaLevel::AvxVnni, Compute::F32 | Compute::Bf16) => IsaLevel::Avx2,
+            _ => level,
+        }
+    }
+
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
         format!(
@@ -162,7 +171,7 @@ impl MatmulSpec {
             if self.residual { "-residual" } else { "" },
             self.input_row_bytes(),
             self.output_stride,
-            level.name(),
+            self.version(level).name(),
         )
     }
 }
@@ -189,9 +198,10 @@ pub fn emit_matmul(
         return Ok(known);
     }
     let id = assembly.declare(&symbol, kernel_signature())?;
-    match level {
+    match spec.version(level) {
         IsaLevel::Portable => portable::define(assembly, id, spec)?,
         IsaLevel::Avx2 => avx2::define(assembly, id, spec, Products::Pairs)?,
+        IsaLevel::AvxVnni => avx2::define(assembly, id, spec, Products::Vnni)?,
         IsaLevel::Avx512 => avx512::define(assembly, id, spec)?,
     }
     Ok(id)

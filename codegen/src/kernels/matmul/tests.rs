@@ -15,6 +15,9 @@ fn runs(level: IsaLevel) -> bool {
     let runs = match level {
         IsaLevel::Portable => is_x86_feature_detected!("fma"),
         IsaLevel::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+        IsaLevel::AvxVnni => {
+            is_x86_feature_detected!("avxvnni") && is_x86_feature_detected!("f16c")
+        }
         IsaLevel::Avx512 => {
             is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni")
         }
@@ -469,6 +472,30 @@ fn the_same_specification_gives_the_same_bytes() {
         assembly.finish().unwrap()
     };
     assert_eq!(emit(), emit());
+}
+
+/// 256-bit levels run where AVX-512's encoding is unknown, whose first byte is 0x62.
+#[test]
+fn lower_levels_are_encoded_without_avx512() {
+    for (format, compute) in all_products() {
+        let layout = PackedLayout { channels: 20, reduction: 100, format };
+        for level in [IsaLevel::Avx2, IsaLevel::AvxVnni] {
+            let mut assembly = Assembly::new().unwrap();
+            emit_matmul(&mut assembly, &MatmulSpec::new(layout, compute), level).unwrap();
+            let image = assembly.finish().unwrap();
+            let mut products = 0;
+            for instruction in &mut iced_x86::Decoder::new(64, &image.bytes, 0) {
+                let first = image.bytes[instruction.ip() as usize];
+                assert!(first != 0x62, "{level:?}: {:?}", instruction.code());
+                products += usize::from(instruction.mnemonic() == iced_x86::Mnemonic::Vpdpbusd);
+                if instruction.mnemonic() == iced_x86::Mnemonic::Ret {
+                    break;
+                }
+            }
+            let is_vnni = level == IsaLevel::AvxVnni && compute == Compute::Int8;
+            assert_eq!(products > 0, is_vnni, "{level:?} {format:?} {compute:?}");
+        }
+    }
 }
 
 #[test]

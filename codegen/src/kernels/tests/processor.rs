@@ -9,7 +9,7 @@ use weir_processor as processor;
 use super::Random;
 use crate::emit::{Assembly, POINTER, signature};
 use crate::jit::{Argument, ExecutableCode};
-use crate::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
+use crate::kernels::matmul::{Compute, MatmulSpec, emit_matmul, emit_quantise};
 use crate::pack::{
     Blocks, DenseRows, PackedLayout, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense,
     pack_quantised,
@@ -50,6 +50,7 @@ fn avx2() -> Vec<Entry> {
         vpand(ymm0, ymm1, ymm2); vpandn(ymm0, ymm1, ymm2); vpor(ymm0, ymm1, ymm2);
         vpxor(ymm0, ymm1, ymm2); vpmaxsd(ymm0, ymm1, ymm2); vpminsd(ymm0, ymm1, ymm2);
         vpcmpeqd(ymm0, ymm1, ymm2); vpcmpgtd(ymm0, ymm1, ymm2); vpabsd(ymm0, ymm1);
+        vpabsb(ymm0, ymm1);
         vpsrld(ymm0, ymm1, 4); vpslld(ymm0, ymm1, 16); vpsrad(ymm0, ymm1, 31);
         vpsrlw(ymm0, ymm1, 4); vpsllw(ymm0, ymm1, 9); vpsraw(ymm0, ymm1, 8);
         vpsrlq(ymm0, ymm1, 33); vpsllq(ymm0, ymm1, 7);
@@ -281,12 +282,29 @@ fn product(spec: &MatmulSpec, level: IsaLevel, rows: usize, on_machine: bool) ->
     }
     let mut random = Random::new(7);
     let bytes = rows * spec.input_row_bytes();
-    let input: Vec<u8> = match spec.compute {
-        // Codes, scales and sums need not belong to each other: every float is small.
-        Compute::Int8 => {
-            (0..bytes).map(|at| if at % 4 == 3 { 0x3c } else { random.next() as u8 }).collect()
+    let floats = |count: usize, random: &mut Random| -> Vec<u8> {
+        random.units(count).iter().flat_map(|x| x.to_le_bytes()).collect()
+    };
+    let input = match spec.activation() {
+        Some(activation) => {
+            let given = floats(rows * spec.input_stride, &mut random);
+            let mut rounded = vec![0; bytes];
+            let mut assembly = Assembly::new().unwrap();
+            emit_quantise(&mut assembly, activation).unwrap();
+            let items = (rows * activation.items_per_row()) as u64;
+            let code = ExecutableCode::new(&assembly.finish().unwrap()).unwrap();
+            code.call_kernel(
+                &activation.symbol(),
+                &mut [
+                    Argument::Read(&given),
+                    Argument::Write(&mut rounded),
+                    Argument::Count(0),
+                    Argument::Count(items),
+                ],
+            );
+            rounded
         }
-        _ => random.units(bytes / 4).iter().flat_map(|x| x.to_le_bytes()).collect(),
+        None => floats(bytes / 4, &mut random),
     };
     let mut output = vec![0; rows * spec.output_stride * 4];
     let counts = [rows, 0, spec.groups()].map(|count| count as u64);
@@ -328,11 +346,17 @@ fn products_of_all_levels_are_equal_to_the_portable_one() {
         (WeightFormat::F32, Compute::F32, 80, 7),
         (WeightFormat::Int4(blocks(32, ZeroPoint::Implied)), Compute::Int8, 37, 64),
         (WeightFormat::Int4(blocks(64, ZeroPoint::Code)), Compute::Int8, 80, 128),
+        (WeightFormat::Int4(blocks(32, ZeroPoint::Float)), Compute::F32, 37, 39),
+        (WeightFormat::Int8(blocks(32, ZeroPoint::Implied)), Compute::Int8, 37, 64),
+        (WeightFormat::Int8(blocks(64, ZeroPoint::Float)), Compute::Int8, 17, 70),
+        (WeightFormat::Int8(blocks(32, ZeroPoint::Code)), Compute::Bf16, 20, 35),
+        (WeightFormat::F16, Compute::F32, 37, 19),
+        (WeightFormat::Bf16, Compute::Bf16, 40, 8),
     ];
     for (format, compute, channels, reduction) in cases {
         let layout = PackedLayout { channels, reduction, format };
         let spec = MatmulSpec::new(layout, compute);
-        for rows in [1, 2, 3, 9] {
+        for rows in [1, 2, 3, 9, 13] {
             let expected = product(&spec, IsaLevel::Portable, rows, true);
             for level in IsaLevel::ALL {
                 if level != IsaLevel::Portable {

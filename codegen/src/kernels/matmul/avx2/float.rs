@@ -91,7 +91,7 @@ impl Avx2<'_> {
 
         if format == WeightFormat::F16 {
             for sum in sums {
-                code.vpermpd(*sum, *sum, 0b11_01_10_00)?;
+                code.vpermq(*sum, *sum, 0b11_01_10_00)?;
             }
         }
         self.store(code, shape, places)

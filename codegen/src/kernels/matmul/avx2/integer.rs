@@ -223,6 +223,7 @@ impl Avx2<'_> {
         is_first: bool,
     ) -> Result<(), IcedError> {
         match (self.products, codes.signs) {
+            (Products::Vnni, _) => code.vpdpbusd(whole, codes.unsigned, activation),
             (Products::Pairs, None) if is_first => {
                 code.vpmaddubsw(whole, codes.unsigned, activation)
             }
@@ -249,8 +250,7 @@ impl Avx2<'_> {
         is_last: bool,
     ) -> Result<(), IcedError> {
         let ones = ymm12;
-        code.vpcmpeqw(ones, ones, ones)?;
-        code.vpsrlw(ones, ones, 15)?;
+        code.vmovups(ones, ymmword_ptr(*self.ones.borrow()))?;
         for (index, whole) in wholes.iter().enumerate() {
             code.vpmaddwd(*whole, *whole, ones)?;
             if !is_first {

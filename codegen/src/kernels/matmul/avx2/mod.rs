@@ -34,6 +34,8 @@ const HALF: usize = GROUP / 2;
 pub(super) enum Products {
     /// In pairs of 16 bits (`vpmaddubsw`).
     Pairs,
+    /// By one instruction: `vpdpbusd` of AVX-VNNI.
+    Vnni,
 }
 
 pub(super) fn define(
@@ -48,6 +50,7 @@ pub(super) fn define(
             spec,
             products,
             mask: label(),
+            ones: label(),
             sign_bits: label(),
             tail: label(),
             zero_point: label(),
@@ -61,6 +64,8 @@ struct Avx2<'a> {
     products: Products,
     /// The constant that [`Avx2::mask`] names, eight times.
     mask: RefCell<CodeLabel>,
+    /// Sixteen 16-bit ones.
+    ones: RefCell<CodeLabel>,
     /// 0x80 in every byte.
     sign_bits: RefCell<CodeLabel>,
     /// Sixteen 32-bit masks: the channels of the last group.
@@ -116,6 +121,10 @@ impl Version for Avx2<'_> {
         code.set_label(&mut self.mask.borrow_mut())?;
         for _ in 0..HALF {
             code.db(&self.mask().to_le_bytes())?;
+        }
+        code.set_label(&mut self.ones.borrow_mut())?;
+        for _ in 0..2 * HALF {
+            code.db(&1u16.to_le_bytes())?;
         }
         code.set_label(&mut self.sign_bits.borrow_mut())?;
         code.db(&[0x80; 16])?;

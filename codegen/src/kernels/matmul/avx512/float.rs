@@ -85,9 +85,9 @@ impl Avx512<'_> {
 
         if format == WeightFormat::F16 {
             let order = weights[0];
-            code.vmovdqu64(order, zmmword_ptr(*self.order.borrow()))?;
+            code.vmovups(order, zmmword_ptr(*self.order.borrow()))?;
             for sum in sums {
-                code.vpermpd(*sum, order, *sum)?;
+                code.vpermps(*sum, order, *sum)?;
             }
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(super) fn define(
 
 struct Avx512<'a> {
     spec: &'a MatmulSpec,
-    /// Where pairs of channels stand in sums of f16 weights.
+    /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
 }
 
@@ -88,8 +88,9 @@ impl Version for Avx512<'_> {
 
     fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.set_label(&mut self.order.borrow_mut())?;
-        for pair in [0u64, 2, 4, 6, 1, 3, 5, 7] {
-            code.db(&pair.to_le_bytes())?;
+        for pair in [0u32, 2, 4, 6, 1, 3, 5, 7] {
+            code.db(&(2 * pair).to_le_bytes())?;
+            code.db(&(2 * pair + 1).to_le_bytes())?;
         }
         Ok(())
     }
