@@ -10,9 +10,10 @@ use weir_codegen::jit::ModelInMemory;
 use weir_codegen::kernels::matmul::Compute;
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
-use weir_ir::{Graph, Stage, verify::verify};
+use weir_ir::{DType, Graph, Stage, verify::verify};
 use weir_passes::kv::policy::{KvError, KvOptions};
 use weir_passes::registry::{PASSES, Pass};
+use weir_passes::weights::WeightChoice;
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::CompiledModel;
 use weir_runtime::command::say;
@@ -64,6 +65,7 @@ pub fn lower(
         check_pass(name)?;
     }
     let kv = kv(options)?;
+    let weights = weights(options)?;
     check_places(options)?;
     let start = Instant::now();
     let work = progress.start("importing");
@@ -89,6 +91,7 @@ pub fn lower(
             context,
             kv,
             max_rows: options.step_rows,
+            weights,
             model_limit: lowered.facts.context_limit,
         };
         let work = progress.start("rewriting");
@@ -338,6 +341,17 @@ fn kv(options: &ModelOptions) -> Result<KvOptions, Failure> {
             options.kv
         )),
         error => Failure::usage(format!("--kv-rows {rows}: {error}")),
+    })
+}
+
+/// Formats of the weights. Scales keep single precision where products are to be float32's.
+fn weights(options: &ModelOptions) -> Result<WeightChoice, Failure> {
+    let Some(text) = &options.weights else { return Ok(WeightChoice::default()) };
+    let choice = WeightChoice::parse(text)
+        .map_err(|error| Failure::usage(format!("--weights {text}: {error}")))?;
+    Ok(match options.compute {
+        Some(ComputeOption::F32) => choice.with_scales(DType::F32),
+        _ => choice,
     })
 }
 

@@ -52,6 +52,18 @@ pub struct ModelOptions {
     #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
 
+    /// Number formats of the weights [default: as in the file]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        long_help = "Number formats of the weights: int4, int8, bf16, f16, f32 or file, for \
+                     all of them or by part, as in int4,head=int8 (parts are embedding, head, \
+                     layers). Behind int4 and int8: block=32, 64, 128 or channel, and \
+                     symmetric or zeros; 32 and symmetric if not given. Weights that have \
+                     codes in the file keep them [default: file]"
+    )]
+    pub weights: Option<String>,
+
     /// Arithmetic of the matrix products [default: int8 for int4 and int8 weights, bf16 for bf16
     /// weights, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
@@ -92,6 +104,7 @@ impl ModelOptions {
             ("--context", self.context.is_some()),
             ("--kv", self.kv != DEFAULT_KV),
             ("--kv-rows", self.kv_rows.is_some()),
+            ("--weights", self.weights.is_some()),
             ("--compute", self.compute.is_some()),
             ("--step-rows", self.step_rows != DEFAULT_STEP_ROWS),
             ("--links-under", self.links_under.is_some()),

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use weir_ir::{
-    Body, Const, ConstData, Constant, Element, Graph, Op, QuantFormat, TensorType, Value,
-    ZeroPoints,
+    Body, Const, ConstData, Constant, Element, Graph, Op, TensorType, Value, ZeroPoints,
 };
+use weir_passes::weights::format_name;
 use weir_runtime::facts::WeightFacts;
 
 /// Parts in the order in which they are told.
@@ -97,19 +97,6 @@ fn tensors(constant: &Constant) -> u64 {
         ConstData::Stacked(parts) => parts.iter().map(tensors).sum(),
         ConstData::Rounded(source) => tensors(source),
         ConstData::Dense { .. } | ConstData::Quantised(_) => 1,
-    }
-}
-
-fn format_name(element: Element) -> String {
-    match element {
-        Element::Plain(dtype) => dtype.to_string(),
-        Element::Quant(QuantFormat { bits, block, scale, zero }) => {
-            let zero = match zero {
-                ZeroPoints::Fixed(_) => "",
-                ZeroPoints::Codes | ZeroPoints::Float => " and zero points",
-            };
-            format!("int{bits} in blocks of {block}, {scale} scales{zero}")
-        }
     }
 }
 

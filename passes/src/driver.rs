@@ -12,6 +12,7 @@ use crate::error::PassError;
 use crate::kv::policy::KvOptions;
 use crate::pipeline::passes;
 use crate::registry::{Change, Pass};
+use crate::weights::WeightChoice;
 
 /// What the user chose, with defaults resolved.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Options {
     pub kv: KvOptions,
     /// Rows of a step at most; the ring of a sliding window holds them beside the window.
     pub max_rows: u32,
+    /// Number formats of the weights.
+    pub weights: WeightChoice,
     /// Positions that the model was made for, where its files say so.
     pub model_limit: Option<u32>,
 }

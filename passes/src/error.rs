@@ -5,6 +5,7 @@ use weir_ir::interpret::{EvalError, EvalFault};
 use weir_ir::ops::TypeError;
 
 use crate::kv::policy::KvError;
+use crate::weights::WeightsError;
 
 /// A pass gave up.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,9 @@ pub enum PassError {
     /// The cache policy cannot be had.
     #[error("--kv: {0}")]
     Kv(#[from] KvError),
+    /// The weights cannot have the formats that the user wants.
+    #[error("--weights: {0}")]
+    Weights(#[from] WeightsError),
     /// A pass wrote something that the type rules refuse: our bug.
     #[error("internal error: {0}")]
     Type(#[from] TypeError),

@@ -37,8 +37,8 @@
 //! broadcasts numpy-wise to it: `[]`, `[W]`, `[rows, H, 1]`), `reduce` (last axis, kept), `gated`,
 //! `cache_append`, `cache_attend`; `embed` and `const` in `main` only.
 //!
-//! Weights of `linear` and `embed` keep the file's storage: f32, f16, bf16 or quantised, dense at
-//! any strides, or `Stacked` parts. Every other constant is f32 (norm weights, biases, tables).
+//! Weights of `linear` and `embed` keep the file's storage, f32, f16, bf16 or quantised, dense at any
+//! strides, or `Stacked` parts, unless the user wants another: then they are `Rounded`. Every other constant is f32 (norm weights, biases, tables).
 //!
 //! Rotary tables have `positions` rows, where `positions` is the context; with several sets
 //! ([`weir_ir::graph::RotarySets`]) they are stacked, row = set * positions + position. A step's
@@ -57,6 +57,7 @@ pub mod positional;
 pub mod recognise;
 pub mod registry;
 pub mod rows;
+pub mod weights;
 
 pub use driver::{Flow, Observer, Options, PassReport, Report, run, run_observed};
 pub use error::PassError;

@@ -28,6 +28,10 @@ pub const PIPELINE: &[Position] = &[
     at("recognise-rotary", "in tensors: angles are still values that can be evaluated anywhere"),
     at("form-rows", "after all patterns of tensors; it names attention and removes every mask"),
     at("recognise-gated-mlp", "in rows, where reshapes no longer stand between gate and product"),
+    at(
+        "quantise-weights",
+        "in rows, where the head is known from the logits; before weights of one format are stacked",
+    ),
     at("fuse-projections", "while constants are read by nodes: stacked weights need no parameters"),
     at("fuse-residual", "after bias and weight have found their product, which then is final"),
     at("fold-layers", "after everything that compares constants; all later passes see kinds"),

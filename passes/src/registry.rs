@@ -5,7 +5,7 @@ use weir_ir::Graph;
 
 use crate::driver::Options;
 use crate::error::PassError;
-use crate::{fuse, kv, layers, normalise, recognise, rows};
+use crate::{fuse, kv, layers, normalise, recognise, rows, weights};
 
 /// A pass.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,11 @@ pub const PASSES: &[Pass] = &[
         name: "insert-kv-cache",
         file: "kv/insert_kv_cache.rs",
         run: |graph, _| Ok(kv::insert_kv_cache::run(graph)?.into()),
+    },
+    Pass {
+        name: "quantise-weights",
+        file: "weights/quantise_weights.rs",
+        run: |graph, options| weights::quantise_weights::run(graph, &options.weights),
     },
     Pass {
         name: "recognise-gated-mlp",

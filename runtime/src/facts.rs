@@ -32,7 +32,7 @@ pub struct Facts {
     pub special: BTreeMap<String, String>,
     /// How the file was made.
     pub build: BuildFacts,
-    /// Number formats of the weights, as the model's files had them.
+    /// Number formats of the weights.
     pub weights: Vec<WeightFacts>,
     /// What the compiler's passes did, in their order.
     pub passes: Vec<PassFacts>,

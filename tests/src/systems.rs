@@ -22,6 +22,8 @@ pub struct Setup {
     pub kv: String,
     /// `--compute`, or the format's own.
     pub compute: Option<weir::ComputeOption>,
+    /// `--weights`, or as in the file.
+    pub weights: Option<String>,
     /// `--slots`.
     pub slots: u32,
 }
@@ -30,7 +32,7 @@ impl Setup {
     /// Float32 arithmetic and every row kept: what the golden files are compared with.
     pub fn exact(context: u32) -> Setup {
         let compute = Some(weir::ComputeOption::F32);
-        Setup { context, kv: "full".to_owned(), compute, slots: 2 }
+        Setup { context, kv: "full".to_owned(), compute, weights: None, slots: 2 }
     }
 
     /// The driver's options for a model.
@@ -41,6 +43,7 @@ impl Setup {
             context: Some(self.context),
             kv: self.kv.clone(),
             kv_rows: None,
+            weights: self.weights.clone(),
             compute: self.compute,
             step_rows: 64,
             links_under: None,

@@ -1,9 +1,8 @@
 //! File tests: `tests/files/passes/<pass>/*.ir` hold a graph in front of the pass, a line
 //! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
 //!
-//! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`. Behind
-//! the line the pass's notes come first, as comments. Beyond the
-//! text, both graphs are interpreted for a prompt and some steps, and must give the same logits, to
+//! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`,
+//! `; weights = int4`. Behind the line the pass's notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some steps, and must give the same logits, to
 //! 1e-5 or the header's `; tolerance`.
 
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use weir_ir::verify::verify;
 use weir_passes::Options;
 use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::PASSES;
+use weir_passes::weights::WeightChoice;
 
 const AFTER: &str = "; ---- after";
 
@@ -28,6 +28,7 @@ fn directives(text: &str) -> (Options, f32) {
         context: 12,
         kv: KvOptions::parse("full").unwrap(),
         max_rows: 4,
+        weights: WeightChoice::default(),
         model_limit: None,
     };
     for line in text.lines().take_while(|line| line.starts_with(';')) {
@@ -39,6 +40,7 @@ fn directives(text: &str) -> (Options, f32) {
             ("tolerance", value) => tolerance = value.parse().unwrap(),
             ("max_rows", value) => options.max_rows = value.parse().unwrap(),
             ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
+            ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),
             (name, _) => panic!("unknown directive {name:?}"),
         }
     }

@@ -9,6 +9,7 @@ use weir_frontend::{ImportOptions, import};
 use weir_ir::interpret::{EvalError, Session};
 use weir_ir::{Graph, Stage};
 use weir_passes::kv::policy::KvOptions;
+use weir_passes::weights::WeightChoice;
 use weir_passes::{Options, run};
 
 /// Steps after the prompt; each is a whole run of the interpreter.
@@ -77,6 +78,7 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
         context: CONTEXT,
         kv: KvOptions::parse(kv).unwrap(),
         max_rows: 64,
+        weights: WeightChoice::default(),
         model_limit: imported.facts.context_limit,
     };
     let (graph, _) = run(imported.graph, &options).map_err(|error| error.to_string())?;
@@ -170,6 +172,7 @@ fn a_context_beyond_the_tables_is_refused() {
         context: 1025,
         kv: KvOptions::parse("full").unwrap(),
         max_rows: 64,
+        weights: WeightChoice::default(),
         model_limit: imported.facts.context_limit,
     };
     let message = run(imported.graph, &options).unwrap_err().to_string();
@@ -187,6 +190,7 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
         context: 1500,
         kv: KvOptions::parse("snapstream").unwrap(),
         max_rows: 64,
+        weights: WeightChoice::default(),
         model_limit: imported.facts.context_limit,
     };
     let (_, report) = run(imported.graph, &options).unwrap();

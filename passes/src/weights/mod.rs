@@ -1,0 +1,22 @@
+//! Number formats of weights: which the user wants, and the pass that gives them to the constants.
+
+pub mod choice;
+pub mod quantise_weights;
+
+pub use choice::{Group, WeightChoice, WeightsError};
+
+use weir_ir::{Element, QuantFormat, ZeroPoints};
+
+/// An element type as a person reads it: `int4 in blocks of 32, f16 scales`.
+pub fn format_name(element: Element) -> String {
+    match element {
+        Element::Plain(dtype) => dtype.to_string(),
+        Element::Quant(QuantFormat { bits, block, scale, zero }) => {
+            let zero = match zero {
+                ZeroPoints::Fixed(_) => "",
+                ZeroPoints::Codes | ZeroPoints::Float => " and zero points",
+            };
+            format!("int{bits} in blocks of {block}, {scale} scales{zero}")
+        }
+    }
+}
