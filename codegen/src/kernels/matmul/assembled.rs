@@ -40,6 +40,8 @@ pub(super) const PREFETCH: usize = 4096;
 const PORTION_BYTES: usize = 256 << 10;
 /// Rows of a portion are a multiple of this, so that they fill the largest tiles.
 const PORTION_STEP: usize = 12;
+/// Most rows of a portion: a version may keep sums of all of them in scratch memory.
+pub(super) const PORTION_MOST: usize = 16 * PORTION_STEP;
 
 /// Rows and groups that one tile computes.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,7 @@ pub(super) struct TileShape {
 pub(super) struct Plan {
     /// Least number of rows for which this plan is used.
     pub(super) from_rows: usize,
+    /// Rows of tiles; none if the version takes all rows of a portion in one [`Version::panel`].
     pub(super) rows: &'static [usize],
     pub(super) groups: &'static [usize],
 }
@@ -70,6 +73,12 @@ pub(super) trait Version {
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError>;
     /// Computes one tile. Keeps all general registers but those free for the tile.
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError>;
+    /// Computes all rows of a portion, whose number is in r9, for a tile of groups. [`TILE_INPUT`],
+    /// [`TILE_OUTPUT`] and [`TILE_RESIDUAL`] stand at the first row and may move; r11 is free.
+    fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let _ = (code, shape);
+        Ok(())
+    }
     /// Data behind the code.
     fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError>;
 }
@@ -93,7 +102,7 @@ fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError
 /// Rows of a portion.
 fn portion_rows(spec: &MatmulSpec) -> usize {
     let rows = PORTION_BYTES / spec.input_row_bytes();
-    (rows / PORTION_STEP).max(2) * PORTION_STEP
+    (rows / PORTION_STEP * PORTION_STEP).clamp(2 * PORTION_STEP, PORTION_MOST)
 }
 
 /// Adds a number of any size. Spoils r11.
@@ -249,6 +258,9 @@ fn all_rows(
     code.mov(TILE_INPUT, rdi)?;
     code.mov(TILE_OUTPUT, rdx)?;
     code.mov(TILE_RESIDUAL, r8)?;
+    if plan.rows.is_empty() {
+        return version.panel(code, shape);
+    }
     for rows in plan.rows {
         let mut again = code.create_label();
         let mut fewer = code.create_label();

@@ -7,9 +7,8 @@
 //!   (code − 128) · a.
 //! * AVX-VNNI: `vpdpbusd` adds four products of either format in 32 bits.
 //!
-//! A tile of several rows computes one half of a group after the other, of up to 12 rows: 12 integer
-//! sums, 2 codes, 1 activation and a mask fill the registers, and the float sums wait in scratch
-//! memory, where they are read and written once a block.
+//! A tile of several rows computes one half of a group after the other: up to 6 float sums, 6 integer
+//! sums, 2 registers of codes, 1 of activations, and a mask. Many rows are a [`super::panel`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -21,36 +20,33 @@ use crate::kernels::matmul::assembled::{
 };
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
-/// Most registers of sums.
+/// Most registers of integer sums.
 const LARGEST: usize = 12;
-/// Float sums, and integer sums of the blocks that are widened more than once.
-pub(super) const SCRATCH_BYTES: usize = 2 * LARGEST * REGISTER;
+/// Integer sums of blocks that are widened more than once.
+pub(super) const SCRATCH_BYTES: usize = LARGEST * REGISTER;
 /// Elements whose products with nibbles are summed in 16 bits.
-const CHUNK: usize = 32;
+pub(super) const CHUNK: usize = 32;
 
 /// A register of codes, which meet the activations that begin at element `first` of a block.
-struct Codes {
-    unsigned: AsmRegisterYmm,
+#[derive(Clone, Copy)]
+pub(super) struct Codes {
+    pub(super) unsigned: AsmRegisterYmm,
     /// Signs that the products take over.
-    signs: Option<AsmRegisterYmm>,
-    first: usize,
+    pub(super) signs: Option<AsmRegisterYmm>,
+    pub(super) first: usize,
 }
 
 /// What one activation block is, and where it lies from [`INPUT`] and [`WEIGHTS`].
 #[derive(Clone, Copy)]
-struct Part {
+pub(super) struct Part {
     /// Elements.
-    block: usize,
-    input: usize,
-    first_unit: usize,
-}
-
-fn sum_at(index: usize) -> AsmMemoryOperand {
-    ymmword_ptr(SCRATCH + index * REGISTER)
+    pub(super) block: usize,
+    pub(super) input: usize,
+    pub(super) first_unit: usize,
 }
 
 fn wide_at(index: usize) -> AsmMemoryOperand {
-    ymmword_ptr(SCRATCH + (LARGEST + index) * REGISTER)
+    ymmword_ptr(SCRATCH + index * REGISTER)
 }
 
 impl Avx2<'_> {
@@ -72,11 +68,11 @@ impl Avx2<'_> {
         Ok(())
     }
 
-    fn is_pairs_of_nibbles(&self) -> bool {
+    pub(super) fn is_pairs_of_nibbles(&self) -> bool {
         self.products == Products::Pairs && !self.is_pairs_of_bytes()
     }
 
-    fn is_pairs_of_bytes(&self) -> bool {
+    pub(super) fn is_pairs_of_bytes(&self) -> bool {
         self.products == Products::Pairs && matches!(self.spec.layout.format, WeightFormat::Int8(_))
     }
 
@@ -88,15 +84,10 @@ impl Avx2<'_> {
         else {
             return Ok(());
         };
-        let sums = &YMM[..places.len()];
-        // Few sums stay in registers, before the integers.
-        let keeps_sums = 2 * places.len() <= LARGEST;
-        let wholes = if keeps_sums { &YMM[places.len()..][..places.len()] } else { sums };
-        for (index, sum) in sums.iter().enumerate() {
+        let (sums, rest) = YMM.split_at(places.len());
+        let wholes = &rest[..places.len()];
+        for sum in sums {
             code.vxorps(*sum, *sum, *sum)?;
-            if !keeps_sums {
-                code.vmovups(sum_at(index), *sum)?;
-            }
         }
         let units = block / self.unit_elements();
         let mut again = code.create_label();
@@ -105,19 +96,15 @@ impl Avx2<'_> {
         for part in 0..blocks.block / block {
             let part = Part { block, input: part * (block + 8), first_unit: part * units };
             self.exact_sums(code, blocks, part, places, wholes)?;
-            self.scale(code, blocks, part, places, wholes, keeps_sums)?;
+            self.scale(code, blocks, part, places, wholes)?;
         }
         code.add(INPUT, (blocks.block / block * (block + 8)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
-        code.jnz(again)?;
-        for (index, sum) in sums.iter().enumerate().filter(|_| !keeps_sums) {
-            code.vmovups(*sum, sum_at(index))?;
-        }
-        Ok(())
+        code.jnz(again)
     }
 
-    fn unit_elements(&self) -> usize {
+    pub(super) fn unit_elements(&self) -> usize {
         crate::kernels::matmul::decode::unit_elements(self.spec.layout.format)
     }
 
@@ -162,7 +149,8 @@ impl Avx2<'_> {
                             let row = place.row * self.spec.input_row_bytes() + part.input;
                             code.vpbroadcastd(activation, dword_ptr(INPUT + (row + codes.first)))?;
                             let is_first = *unit == chunk[0] && codes.first % 8 == 0;
-                            self.add_products(code, *whole, &codes, activation, is_first)?;
+                            let product = activation;
+                            self.add_products(code, *whole, codes, activation, product, is_first)?;
                         }
                     }
                 }
@@ -182,12 +170,12 @@ impl Avx2<'_> {
     }
 
     /// The implied zero point is two to this.
-    fn implied_zero_shift(&self) -> i32 {
+    pub(super) fn implied_zero_shift(&self) -> i32 {
         if matches!(self.spec.layout.format, WeightFormat::Int4(_)) { 3 } else { 7 }
     }
 
     /// Loads one unit of half a group's codes.
-    fn load_codes(
+    pub(super) fn load_codes(
         &self,
         code: &mut CodeAssembler,
         at: usize,
@@ -213,13 +201,14 @@ impl Avx2<'_> {
         Ok(vec![Codes { unsigned: one, signs: Some(two), first: unit * 4 }])
     }
 
-    /// Adds four products to every lane. `is_first`: the first of a 16-bit sum. Spoils `activation`.
-    fn add_products(
+    /// Adds four products to every lane. `is_first`: the first of a 16-bit sum. Spoils `product`.
+    pub(super) fn add_products(
         &self,
         code: &mut CodeAssembler,
         whole: AsmRegisterYmm,
-        codes: &Codes,
+        codes: Codes,
         activation: AsmRegisterYmm,
+        product: AsmRegisterYmm,
         is_first: bool,
     ) -> Result<(), IcedError> {
         match (self.products, codes.signs) {
@@ -228,21 +217,21 @@ impl Avx2<'_> {
                 code.vpmaddubsw(whole, codes.unsigned, activation)
             }
             (Products::Pairs, None) => {
-                code.vpmaddubsw(activation, codes.unsigned, activation)?;
-                code.vpaddw(whole, whole, activation)
+                code.vpmaddubsw(product, codes.unsigned, activation)?;
+                code.vpaddw(whole, whole, product)
             }
             (Products::Pairs, Some(signs)) => {
                 let ones = ymm15;
-                code.vpsignb(activation, activation, signs)?;
-                code.vpmaddubsw(activation, codes.unsigned, activation)?;
-                code.vpmaddwd(activation, activation, ones)?;
-                code.vpaddd(whole, whole, activation)
+                code.vpsignb(product, activation, signs)?;
+                code.vpmaddubsw(product, codes.unsigned, product)?;
+                code.vpmaddwd(product, product, ones)?;
+                code.vpaddd(whole, whole, product)
             }
         }
     }
 
     /// Sums of neighbouring 16-bit lanes in 32 bits, added to those of the chunks before.
-    fn widen_pairs(
+    pub(super) fn widen_pairs(
         &self,
         code: &mut CodeAssembler,
         wholes: &[AsmRegisterYmm],
@@ -271,7 +260,6 @@ impl Avx2<'_> {
         part: Part,
         places: &[Place],
         wholes: &[AsmRegisterYmm],
-        keeps_sums: bool,
     ) -> Result<(), IcedError> {
         let (scale, zero, free) = (ymm12, ymm13, ymm14);
         let halves = places.iter().filter(|place| place.row == 0).count();
@@ -309,12 +297,7 @@ impl Avx2<'_> {
                 let row = place.row * self.spec.input_row_bytes() + part.input;
                 code.vbroadcastss(free, dword_ptr(INPUT + (row + part.block)))?;
                 code.vmulps(free, free, scale)?;
-                if keeps_sums {
-                    code.vfmadd231ps(YMM[index], whole, free)?;
-                } else {
-                    code.vfmadd213ps(whole, free, sum_at(index))?;
-                    code.vmovups(sum_at(index), whole)?;
-                }
+                code.vfmadd231ps(YMM[index], whole, free)?;
             }
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 mod float;
 mod integer;
+mod panel;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -85,7 +86,10 @@ struct Place {
 impl Version for Avx2<'_> {
     fn plans(&self) -> Vec<Plan> {
         if self.spec.compute == Compute::Int8 {
-            return vec![Plan { from_rows: 1, rows: &[12, 6, 4, 2, 1], groups: &[1] }];
+            return vec![
+                Plan { from_rows: panel::FROM_ROWS, rows: &[], groups: &[1] },
+                Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[1] },
+            ];
         }
         let single: &[usize] = match self.spec.layout.format {
             WeightFormat::Int4(_) | WeightFormat::Int8(_) => &[2, 1],
@@ -98,11 +102,7 @@ impl Version for Avx2<'_> {
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.spec.compute == Compute::Int8 {
-            integer::SCRATCH_BYTES
-        } else {
-            float::SCRATCH_BYTES
-        }
+        if self.spec.compute == Compute::Int8 { panel::SCRATCH_BYTES } else { float::SCRATCH_BYTES }
     }
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -115,6 +115,10 @@ impl Version for Avx2<'_> {
         } else {
             self.float_tile(code, shape)
         }
+    }
+
+    fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.integer_panel(code, shape)
     }
 
     fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
