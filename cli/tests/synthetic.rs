@@ -35,6 +35,7 @@ fn options(model: &Path) -> ModelOptions {
         context: None,
         kv: "full".to_owned(),
         kv_rows: None,
+        weights: None,
         compute: None,
         step_rows: 16,
         links_under: None,

@@ -64,6 +64,7 @@ fn arithmetic(code: &mut CodeAssembler, probe: Probe) -> Result<(), IcedError> {
                 code.vpmaddubsw(ymm14, ymm12, ymm13)?;
                 code.vpaddw(YMM[sum], YMM[sum], ymm14)?;
             }
+            Probe::ByteDots256 => code.vex().vpdpbusd(YMM[sum], ymm12, ymm13)?,
             Probe::ByteDots512 => code.vpdpbusd(ZMM[sum], zmm12, zmm13)?,
             Probe::Bf16Dots512 => code.vdpbf16ps(ZMM[sum], zmm12, zmm13)?,
         }

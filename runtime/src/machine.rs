@@ -20,6 +20,7 @@ pub fn runs_probe(probe: Probe) -> bool {
         Probe::Read | Probe::Float128 | Probe::Float256 | Probe::Bytes128 | Probe::Bytes256 => {
             has_x86_64_v3()
         }
+        Probe::ByteDots256 => supports(IsaLevel::AvxVnni),
         Probe::Float512 | Probe::ByteDots512 => supports(IsaLevel::Avx512),
         Probe::Bf16Dots512 => supports(IsaLevel::Avx512) && has_bf16(),
     }

@@ -43,6 +43,18 @@ pub struct Peaks {
     pub integer: Rate,
 }
 
+impl Peaks {
+    /// Of each rate the better one.
+    pub fn better(self, other: Peaks) -> Peaks {
+        let better = |a: Rate, b: Rate| if a.best < b.best { b } else { a };
+        Peaks {
+            read: better(self.read, other.read),
+            float: better(self.float, other.float),
+            integer: better(self.integer, other.integer),
+        }
+    }
+}
+
 /// Threads and probes that measure.
 pub struct Prober<'a> {
     probes: &'a Probes,
@@ -128,11 +140,10 @@ impl<'a> Prober<'a> {
 
 /// Probes of the float and the byte instructions that a level's products use.
 pub fn level_probes(level: IsaLevel) -> (Probe, Probe) {
-    if level >= IsaLevel::Avx512 {
-        (Probe::Float512, Probe::ByteDots512)
-    } else if level >= IsaLevel::Avx2 {
-        (Probe::Float256, Probe::Bytes256)
-    } else {
-        (Probe::Float128, Probe::Bytes128)
+    match level {
+        IsaLevel::Portable => (Probe::Float128, Probe::Bytes128),
+        IsaLevel::Avx2 => (Probe::Float256, Probe::Bytes256),
+        IsaLevel::AvxVnni => (Probe::Float256, Probe::ByteDots256),
+        IsaLevel::Avx512 => (Probe::Float512, Probe::ByteDots512),
     }
 }

@@ -21,7 +21,10 @@ pub enum Probe {
     Bytes128,
     /// The same in 256 bits.
     Bytes256,
-    /// Multiplies bytes and adds four products in 32 bits, 512 bits at a time (`vpdpbusd`).
+    /// Multiplies bytes and adds four products in 32 bits, 256 bits at a time (`vpdpbusd` of
+    /// AVX-VNNI).
+    ByteDots256,
+    /// The same in 512 bits (AVX-512 VNNI).
     ByteDots512,
     /// Multiplies bf16 pairs and adds them in f32, 512 bits at a time (`vdpbf16ps`).
     Bf16Dots512,
@@ -32,13 +35,14 @@ pub const PROBE_SUMS: u64 = 12;
 
 impl Probe {
     /// All probes.
-    pub const ALL: [Probe; 8] = [
+    pub const ALL: [Probe; 9] = [
         Probe::Read,
         Probe::Float128,
         Probe::Float256,
         Probe::Float512,
         Probe::Bytes128,
         Probe::Bytes256,
+        Probe::ByteDots256,
         Probe::ByteDots512,
         Probe::Bf16Dots512,
     ];
@@ -52,6 +56,7 @@ impl Probe {
             Probe::Float512 => "probe-f32-fma-512",
             Probe::Bytes128 => "probe-int8-maddubs-128",
             Probe::Bytes256 => "probe-int8-maddubs-256",
+            Probe::ByteDots256 => "probe-int8-vnni-256",
             Probe::ByteDots512 => "probe-int8-vnni-512",
             Probe::Bf16Dots512 => "probe-bf16-dot-512",
         }
@@ -65,7 +70,7 @@ impl Probe {
             Probe::Float256 => 16,
             Probe::Float512 => 32,
             Probe::Bytes128 => 32,
-            Probe::Bytes256 => 64,
+            Probe::Bytes256 | Probe::ByteDots256 => 64,
             Probe::ByteDots512 => 128,
             Probe::Bf16Dots512 => 64,
         }

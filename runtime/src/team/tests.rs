@@ -64,7 +64,7 @@ fn sleeping_threads_wake_up() {
     let mut team = Team::new(2).unwrap();
     for _ in 0..3 {
         // Much longer than the time that a waiting thread spins.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         let mut hidden = vec![0.0; 4];
         team.enter(rotate, call(&mut hidden)).unwrap();
         assert_eq!(hidden, [1.0, 2.0, 2.0, 1.0]);

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 use weir_abi::IsaLevel;
 
-use super::measure::{Measured, Runs};
+use super::measure::{Measured, Setup};
 use crate::RuntimeError;
 use crate::probe::Peaks;
 use crate::work::Work;
@@ -23,7 +23,7 @@ pub struct Label {
     pub isa: IsaLevel,
     /// Cache policy.
     pub kv: String,
-    /// What the machine does.
+    /// What the machine did at best.
     pub peaks: Peaks,
 }
 
@@ -50,50 +50,26 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Tokens of prompts per second.
-    pub(super) fn prefill(
+    /// Tokens per second of a best and a middle repetition, of which each step or prompt has
+    /// `tokens`.
+    pub(super) fn rate(
         metric: &'static str,
-        runs: &Runs,
-        context: u32,
-        batch: u32,
+        setup: &Setup,
+        tokens: u32,
+        (best, median): (Measured, f64),
         rss_mb: Option<u64>,
     ) -> Figure {
-        let rate = |seconds: f64| f64::from(context) * f64::from(batch) / seconds;
-        let (best, median) = runs.prefill();
-        let value = rate(best.seconds);
+        let tokens = f64::from(tokens);
         Figure {
             metric,
-            context,
-            batch,
-            value,
-            median: rate(median),
+            context: setup.length,
+            batch: setup.batch,
+            value: tokens / best.seconds,
+            median: tokens / median,
             unit: "tok/s",
             rss_mb,
             measured: Some(best),
         }
-    }
-
-    /// Tokens of answers per second.
-    pub(super) fn decode(
-        metric: &'static str,
-        runs: &Runs,
-        context: u32,
-        batch: u32,
-        rss_mb: Option<u64>,
-    ) -> Result<Figure, RuntimeError> {
-        let too_few = || RuntimeError::Options("--gen: no step had all sequences decode".into());
-        let (best, median) = runs.decode().ok_or_else(too_few)?;
-        let rate = |seconds: f64| f64::from(batch) / seconds;
-        Ok(Figure {
-            metric,
-            context,
-            batch,
-            value: rate(best.seconds),
-            median: rate(median),
-            unit: "tok/s",
-            rss_mb,
-            measured: Some(best),
-        })
     }
 
     /// Seconds from the start of a process.
@@ -130,7 +106,7 @@ impl Figure {
             "isa": label.isa.name(),
             "kv": label.kv,
         });
-        if let Some(Measured { seconds, work, share_read, share_peak }) = self.measured {
+        if let Some(Measured { seconds, work, share_read, share_peak, peaks }) = self.measured {
             let Work { bytes, integer_operations, float_operations } = work;
             line["share_read"] = round(share_read).into();
             line["share_peak"] = round(share_peak).into();
@@ -138,9 +114,9 @@ impl Figure {
             line["bytes"] = bytes.into();
             line["integer_operations"] = integer_operations.into();
             line["float_operations"] = float_operations.into();
-            line["read_gb_s"] = round(label.peaks.read.best / 1e9).into();
-            line["float_peak_gop_s"] = round(label.peaks.float.best / 1e9).into();
-            line["integer_peak_gop_s"] = round(label.peaks.integer.best / 1e9).into();
+            line["read_gb_s"] = round(peaks.read.best / 1e9).into();
+            line["float_peak_gop_s"] = round(peaks.float.best / 1e9).into();
+            line["integer_peak_gop_s"] = round(peaks.integer.best / 1e9).into();
         }
         line
     }

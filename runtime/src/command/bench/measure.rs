@@ -80,7 +80,8 @@ impl Setup {
         if self.batch == 1 {
             return self.tokens;
         }
-        (self.length * self.batch).div_ceil(max_rows) + self.batch + self.tokens
+        let prompts = self.length.saturating_mul(self.batch).div_ceil(max_rows);
+        prompts.saturating_add(self.batch).saturating_add(self.tokens)
     }
 
     /// Refuses what the model has no positions for.
@@ -221,6 +222,8 @@ pub struct Measured {
     pub share_read: f64,
     /// Operations over peaks, in parts of the time.
     pub share_peak: f64,
+    /// What the machine did just before and after, the better of both.
+    pub peaks: Peaks,
 }
 
 impl Measured {
@@ -234,6 +237,7 @@ impl Measured {
             work,
             share_read: part(work.bytes, peaks.read.best) / seconds,
             share_peak: computing / seconds,
+            peaks: *peaks,
         }
     }
 }
@@ -268,9 +272,8 @@ impl Runs {
     }
 
     /// The best prefill, and the median seconds of all.
-    pub(super) fn prefill(&self) -> (Measured, f64) {
+    pub(super) fn prefill(&self) -> Option<(Measured, f64)> {
         best(&self.prefill)
-            .unwrap_or_else(|| (Measured::new(1.0, Work::default(), &Peaks::default()), 1.0))
     }
 
     /// The best decode step, and the median seconds of all.

@@ -81,7 +81,7 @@ pub struct Bench {
     /// Compute threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), help_heading = "Running")]
     pub threads: Option<usize>,
-    /// Instruction set: portable, avx2 or avx512 [default: the best that runs here]
+    /// Instruction set: portable, avx2, avx-vnni, avx512 [default: the best here]
     #[arg(long, value_name = "LEVEL", value_parser = parse_isa, help_heading = "Running")]
     pub isa: Option<weir_abi::IsaLevel>,
 }
@@ -119,7 +119,7 @@ impl Bench {
         self.threads.unwrap_or_else(default_threads)
     }
 
-    /// What is the same for all figures; measures the peaks.
+    /// What is the same for all figures, without the peaks.
     fn label(&self, model: &Model) -> Result<Label, RuntimeError> {
         let isa = processor::choose_level(model.compiled(), self.isa)?.level;
         let facts = model.facts();
@@ -144,15 +144,37 @@ impl Bench {
     ) -> Result<(Label, Vec<Figure>), RuntimeError> {
         let mut label = self.label(model)?;
         let probes = model.compiled().probes();
-        label.peaks = Prober::new(&probes, self.threads())?.peaks(label.isa)?;
+        let mut prober = Prober::new(&probes, self.threads())?;
         let mut figures = Vec::new();
-        let mut add = |figure: Figure| {
+        for (setup, metrics) in self.setups(model) {
+            let (runs, peaks, rss_mb) = self.repeat(model, &mut prober, setup)?;
+            label.peaks = label.peaks.better(peaks);
+            for metric in metrics {
+                let (spent, tokens) = match metric {
+                    "prefill" | "prefill_total" => {
+                        (runs.prefill(), setup.length.saturating_mul(setup.batch))
+                    }
+                    _ => (runs.decode(), setup.batch),
+                };
+                let too_few = "--gen: too few steps to find a median";
+                let spent = spent.ok_or_else(|| RuntimeError::Options(too_few.into()))?;
+                let figure = Figure::rate(metric, &setup, tokens, spent, rss_mb);
+                tell(&figure, &label)?;
+                figures.push(figure);
+            }
+        }
+        if self.ttft {
+            let figure = self.first_token(model)?;
             tell(&figure, &label)?;
             figures.push(figure);
-            Ok::<(), RuntimeError>(())
-        };
-        let context = model.compiled().header().context as usize;
-        let usual = |length: u32| Some(Numbers(vec![length.min(context as u32 / 2).max(1)]));
+        }
+        Ok((label, figures))
+    }
+
+    /// What is run, and the figures that each gives.
+    fn setups(&self, model: &Model) -> Vec<(Setup, Vec<&'static str>)> {
+        let half = model.compiled().header().context / 2;
+        let usual = |length: u32| Some(Numbers(vec![length.min(half).max(1)]));
         let (prefill, decode) = match self.wants_figures() || self.machine {
             true => (self.prefill.clone(), self.decode.clone()),
             false => (usual(512), usual(128)),
@@ -161,30 +183,23 @@ impl Bench {
         let mut lengths = [prefill.clone(), decode.clone()].concat();
         lengths.sort_unstable();
         lengths.dedup();
+        let mut setups = Vec::new();
         for length in lengths {
-            let is_decoded = decode.contains(&length);
-            let tokens = if is_decoded { self.tokens } else { 1 };
-            let (runs, peak) = self.repeat(model, &label, Setup { length, batch: 1, tokens })?;
-            if prefill.contains(&length) {
-                add(Figure::prefill("prefill", &runs, length, 1, peak))?;
-            }
-            if is_decoded {
-                add(Figure::decode("decode", &runs, length, 1, peak)?)?;
-            }
+            let decodes = decode.contains(&length);
+            let tokens = if decodes { self.tokens } else { 1 };
+            let mut metrics = Vec::new();
+            metrics.extend(prefill.contains(&length).then_some("prefill"));
+            metrics.extend(decodes.then_some("decode"));
+            setups.push((Setup { length, batch: 1, tokens }, metrics));
         }
         let contexts = self.batch_context.clone().unwrap_or_else(|| Numbers(vec![512]));
         for length in contexts.0 {
             for &batch in &self.batch.clone().unwrap_or_default().0 {
                 let setup = Setup { length, batch, tokens: self.tokens };
-                let (runs, peak) = self.repeat(model, &label, setup)?;
-                add(Figure::decode("decode_total", &runs, length, batch, peak)?)?;
-                add(Figure::prefill("prefill_total", &runs, length, batch, peak))?;
+                setups.push((setup, vec!["decode_total", "prefill_total"]));
             }
         }
-        if self.ttft {
-            add(self.first_token(model)?)?;
-        }
-        Ok((label, figures))
+        setups
     }
 
     /// An engine that counts what it does.
@@ -198,20 +213,23 @@ impl Bench {
         Ok(Engine::new(Counted::new(model.forward(&options)?, counter), None, Vec::new()))
     }
 
+    /// Runs a setup several times, between two looks at the machine.
     fn repeat(
         &self,
         model: &Model,
-        label: &Label,
+        prober: &mut Prober<'_>,
         setup: Setup,
-    ) -> Result<(Runs, Option<u64>), RuntimeError> {
+    ) -> Result<(Runs, Peaks, Option<u64>), RuntimeError> {
         if setup.batch > MAX_SLOTS {
+            let batch = setup.batch;
             return Err(RuntimeError::Options(format!(
-                "--batch {}: at most {MAX_SLOTS} sequences",
-                setup.batch
+                "--batch {batch}: at most {MAX_SLOTS} sequences"
             )));
         }
         setup.check(model.compiled().header())?;
         let mut engine = self.engine(model, setup.batch)?;
+        let level = engine.model_mut().forward_mut().level();
+        let peaks = prober.peaks(level)?;
         let rows = setup.length as usize * setup.batch as usize;
         let reps = if rows <= LONG { self.reps } else { 1 };
         // First touch of weights and buffers is nobody's figure.
@@ -222,7 +240,9 @@ impl Bench {
         for _ in 0..reps {
             runs.push(measure::run(&mut engine, &setup, 0)?);
         }
-        Ok((Runs::new(runs, &label.peaks), peak_megabytes()))
+        let rss_mb = peak_megabytes();
+        let peaks = peaks.better(prober.peaks(level)?);
+        Ok((Runs::new(runs, &peaks), peaks, rss_mb))
     }
 
     /// From `exec` to the first byte of an answer, in processes of their own.

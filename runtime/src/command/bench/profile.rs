@@ -145,7 +145,7 @@ pub fn write_profiles(
             "kernel", "calls", "ms", "part", "MB", "Mop", "of read", "of peak"
         )?;
         for kernel in &profile.kernels {
-            let Measured { seconds, work, share_read, share_peak } = kernel.measured;
+            let Measured { seconds, work, share_read, share_peak, .. } = kernel.measured;
             writeln!(
                 out,
                 "{:<44} {:>6} {:>9.3} {:>4.1} % {:>9.2} {:>9.1} {:>6.1} % {:>6.1} %",
@@ -165,7 +165,7 @@ pub fn write_profiles(
 
 impl KernelTime {
     fn json(&self, profile: &Profile, label: &Label) -> Value {
-        let Measured { seconds, work, share_read, share_peak } = self.measured;
+        let Measured { seconds, work, share_read, share_peak, .. } = self.measured;
         json!({
             "peer": "weir",
             "version": env!("CARGO_PKG_VERSION"),
