@@ -9,7 +9,8 @@
 //!   quantised element is `(code - zero) · scale`, each step rounded to f32.
 //! * [`Compute::Int8`]: per activation block, in order, with exact integer sums:
 //!   `t = fma(-zero, Σ a, Σ code·a); acc = fma(t, weight_scale · activation_scale, acc)`. The first
-//!   fma is exact when the zero point is whole.
+//!   fma is exact when the zero point is whole, and a version may then take the zero point, or any
+//!   part of it, into its integer sums.
 //!
 //! Then bias and residual are added, in this order, each if the specification has it.
 //!

@@ -61,12 +61,14 @@ impl Activation {
     }
 
     /// Bytes of a row of the buffer that [`emit_quantise`] fills: it needs rows times this, aligned
-    /// to 64 bytes.
+    /// to 64 bytes. An odd number of cache lines, so that one column of many rows does not crowd into
+    /// few sets of the cache.
     pub fn row_bytes(self) -> usize {
-        match self {
-            Activation::Bf16 { reduction, .. } => (reduction * 4).next_multiple_of(64),
-            Activation::Int8 { block, blocks, .. } => (blocks * (block + 8)).next_multiple_of(64),
-        }
+        let bytes = match self {
+            Activation::Bf16 { reduction, .. } => reduction * 4,
+            Activation::Int8 { block, blocks, .. } => blocks * (block + 8),
+        };
+        bytes.next_multiple_of(64) | 64
     }
 
     /// Items of a row: threads divide rows times this.
