@@ -373,6 +373,7 @@ impl Lowering<'_> {
                 let query = self.view(operands[0])?;
                 let (query, heads, stride, width) = self.runs(query);
                 let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
+                let cache_rows = cache.layout.as_ref().map_or(0, |layout| layout.rows());
                 let sinks = op.sinks.then(|| self.view(operands[1])).transpose()?;
                 let output = self.output(node.results[0], None)?;
                 let cache = CacheShape {
@@ -390,8 +391,13 @@ impl Lowering<'_> {
                     sinks: op.sinks,
                     query: (query.row_stride, stride),
                     output_row: output.row_stride,
+                    shared_chunks: AttendSpec::chunks(cache_rows as usize),
                 };
-                self.kernels.push(Kernel::Attend { spec, query, sinks, output });
+                // The memory that threads share does not grow with the rows of a call.
+                let row_bytes = spec.shared_bytes().div_ceil(self.cx.max_rows);
+                self.buffers.push(row_bytes.next_multiple_of(4));
+                let shared = Root::Buffer(self.buffers.len() - 1);
+                self.kernels.push(Kernel::Attend { spec, query, sinks, output, shared });
             }
             other => return Err(self.unsupported(format!("op {other} in a compiled segment"))),
         }

@@ -178,7 +178,7 @@ pub enum Kernel {
     /// Writes keys and values of the rows into the cache.
     Append { key: View, value: View },
     /// Attention over the rows' ranges of the cache.
-    Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View },
+    Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View, shared: Root },
 }
 
 impl Kernel {
@@ -205,8 +205,8 @@ impl Kernel {
                 views.extend(residual);
             }
             Kernel::Append { key, value } => views.extend([key, value]),
-            Kernel::Attend { query, sinks, .. } => {
-                roots.push(Root::Cache);
+            Kernel::Attend { query, sinks, shared, .. } => {
+                roots.extend([Root::Cache, *shared]);
                 views.push(query);
                 views.extend(sinks);
             }

@@ -10,10 +10,17 @@ fn chain() -> SegmentPlan {
     let score = crate::kernels::attention::ScoreSpec { heads: 1, scale: 1.0, softcap: 0.0 };
     let cache =
         crate::kernels::attention::CacheShape { kv_heads: 1, key_width: 16, value_width: 16 };
-    let spec = AttendSpec { cache, score, sinks: false, query: (16, 16), output_row: 16 };
+    let spec = AttendSpec {
+        cache,
+        score,
+        sinks: false,
+        query: (16, 16),
+        output_row: 16,
+        shared_chunks: 0,
+    };
     let kernels = vec![
         Kernel::Map { op: MapOp::Copy, inputs: vec![hidden.clone()], output: view(0) },
-        Kernel::Attend { spec, query: view(0), sinks: None, output: view(1) },
+        Kernel::Attend { spec, query: view(0), sinks: None, output: view(1), shared: Root::Cache },
         copy(1, 2),
         Kernel::Map { op: MapOp::Copy, inputs: vec![view(2)], output: hidden },
     ];

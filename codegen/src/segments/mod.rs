@@ -227,11 +227,12 @@ impl Frame<'_> {
             Kernel::Append { key, value } => {
                 vec![self.context, self.view(b, key), self.view(b, value)]
             }
-            Kernel::Attend { query, sinks, output, .. } => vec![
+            Kernel::Attend { query, sinks, output, shared, .. } => vec![
                 self.context,
                 self.view(b, query),
                 self.optional(b, sinks.as_ref()),
                 self.view(b, output),
+                self.root(b, *shared),
             ],
         }
     }

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
+//! | `wide/split` | one row by a whole team |
 //! | `tile` | their assembled steps |
 //! | `vector` | one vocabulary over registers of eight and sixteen floats |
 //! | `scratch` | their memory |
@@ -26,7 +27,7 @@ mod wide;
 
 use std::mem::offset_of;
 
-use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans, StepContext};
+use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
 use self::scratch::Scratch;
 use self::vector::Width;
@@ -86,6 +87,8 @@ pub struct AttendSpec {
     pub query: (usize, usize),
     /// From row to row of the output, whose heads are dense.
     pub output_row: usize,
+    /// Chunks of a row's ranges for which threads have memory to share.
+    pub shared_chunks: usize,
 }
 
 impl AttendSpec {
@@ -104,11 +107,26 @@ impl AttendSpec {
         Some((width, Scratch::of(self, width)?))
     }
 
+    /// Chunks of a row that reads at most this many cache rows.
+    pub fn chunks(cache_rows: usize) -> usize {
+        // Every range may begin and end within a chunk.
+        cache_rows / wide::CHUNK as usize + 2 * MAX_RANGES
+    }
+
+    /// Bytes of the memory that threads share.
+    pub fn shared_bytes(&self) -> usize {
+        wide::shared_bytes(self, self.shared_chunks)
+    }
+
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
-        let served = if self.wide(level).is_some() { level } else { IsaLevel::Portable };
+        let version = match self.wide(level) {
+            None => "portable",
+            Some((Width::Eight, _)) => "avx2",
+            Some((Width::Sixteen, _)) => "avx512",
+        };
         format!(
-            "attend-{}of{}x{}.{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-{}",
+            "attend-{}of{}x{}.{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-{}",
             self.score.heads,
             self.cache.kv_heads,
             self.cache.key_width,
@@ -119,13 +137,15 @@ impl AttendSpec {
             self.query.0,
             self.query.1,
             self.output_row,
-            served.name(),
+            self.shared_chunks,
+            version,
         )
     }
 }
 
-/// Emits (context, query, sinks or null, output, thread, threads): attention of all rows of the step.
-/// Every thread of the team calls it, and it deals out the work by a fixed rule.
+/// Emits (context, query, sinks or null, output, shared memory, thread, threads): attention of all
+/// rows of the step. Every thread of the team calls it, and it deals out the work by a fixed rule.
+/// It may wait for the team in between.
 pub fn emit_attend(
     assembly: &mut Assembly,
     spec: &AttendSpec,
@@ -135,7 +155,7 @@ pub fn emit_attend(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 6], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
     match spec.wide(level) {
         Some((width, scratch)) => wide::define(assembly, id, spec, width, &scratch)?,
         None => portable::define(assembly, id, spec)?,

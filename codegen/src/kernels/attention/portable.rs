@@ -45,7 +45,7 @@ pub(super) fn define(
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
-        let [context, query, sinks, output, thread, threads] = b.params();
+        let [context, query, sinks, output, _, thread, threads] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
         let scores = b.stack((heads * TILE * 4) as u32);

@@ -32,6 +32,10 @@ pub(super) const COLUMNS: usize = 2;
 const SCORES: usize = 4;
 /// Reduction steps of a turn.
 const UNROLL: usize = 4;
+/// Most rows of a block that asks for the next tile's keys and values while it computes. Single rows
+/// of a step wait for memory, whose requests must not come in bursts; blocks of more rows compute for
+/// longer than their keys take to come.
+const FEW_ROWS: usize = 8;
 
 /// What the steps are made for.
 pub(super) struct Tile<'a> {
@@ -58,25 +62,11 @@ fn bind(v: &mut Vectors<'_>, label: &mut CodeLabel) -> Emitted {
     v.code.zero_bytes()
 }
 
-/// `(key rows, transposed keys, value rows)`: as many key rows as a register has lanes, whose floats
-/// go to one register's worth of each transposed row. Rows lie [`Scratch::key_row`] bytes apart. The
-/// next tile's keys and this tile's values are asked for on the way.
+/// `(key rows, transposed keys)`: as many key rows as a register has lanes, whose floats go to one
+/// register's worth of each transposed row. Rows lie [`Scratch::key_row`] bytes apart.
 pub(super) fn keys(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let row = tile.scratch.key_row;
-    let lanes = v.width.lanes();
-    let quads = lanes / 4;
-    let ahead = KEY_TILE * row;
-    // Every line of the rows' range once.
-    let mut lines: Vec<AsmMemoryOperand> = Vec::new();
-    for at in (0..lanes * row).step_by(64) {
-        lines.push(rdi + (ahead + at));
-    }
-    for at in (0..lanes * tile.value_width * 4).step_by(64) {
-        lines.push(rdx + at);
-    }
-    for line in lines {
-        v.code.prefetcht0(byte_ptr(line))?;
-    }
+    let quads = v.width.lanes() / 4;
     let mut again = v.code.create_label();
     v.code.mov(rcx, (row / 16) as i64)?;
     v.code.set_label(&mut again)?;
@@ -119,7 +109,7 @@ const LEFT: AsmRegister64 = r13;
 const RIGHT: AsmRegister64 = r14;
 const STEPS: AsmRegister64 = rax;
 
-/// `(queries, transposed keys, scores, unused, rows, blocks of columns)`.
+/// `(queries, transposed keys, scores, next tile's key rows, rows, blocks of columns)`.
 pub(super) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let product = Product {
         left_row: tile.key_width * 4,
@@ -193,6 +183,9 @@ fn columns(v: &mut Vectors<'_>, product: &Product) -> Emitted {
     let bytes = (COLUMNS * v.bytes()) as i32;
     v.code.add(rsi, bytes)?;
     v.code.add(rdx, bytes)?;
+    if let Some(steps) = product.steps {
+        v.code.add(rcx, bytes * steps as i32)?;
+    }
     v.code.dec(r15)?;
     v.code.jnz(again)
 }
@@ -246,7 +239,20 @@ fn block(
     }
     v.code.mov(LEFT, r10)?;
     v.code.mov(RIGHT, rsi)?;
+    // As many bytes a step as a block of columns has: together, the next tile.
+    let ahead = if product.goes_on {
+        RIGHT + KEY_TILE * product.right_step
+    } else {
+        v.code.mov(rbx, rcx)?;
+        rbx.into()
+    };
+    let ahead_step = if product.goes_on { product.right_step } else { columns * bytes };
     let step = |v: &mut Vectors<'_>, step: usize| -> Emitted {
+        if rows <= FEW_ROWS {
+            for line in (0..columns * bytes).step_by(64) {
+                v.code.prefetcht1(byte_ptr(ahead + (step * ahead_step + line)))?;
+            }
+        }
         for column in 0..columns {
             let from = RIGHT + (step * product.right_step + column * bytes);
             if is_part && column + 1 == columns {
@@ -268,6 +274,9 @@ fn block(
             step(v, index)?;
         }
         v.code.add(LEFT, (steps * 4) as i32)?;
+        if !product.goes_on {
+            v.code.add(rbx, (steps * ahead_step) as i32)?;
+        }
         v.code.add(RIGHT, (steps * product.right_step) as i32)
     };
     match product.steps {

@@ -5,7 +5,8 @@
 //! with the query heads of one key/value head it is a unit of work, and threads take units in turn.
 //! A unit walks its ranges in chunks of [`CHUNK`] cache rows and those in tiles of [`KEY_TILE`]:
 //! keys are transposed once for all its queries, scores and values are products of register blocks
-//! (`tile`). Tiles that no row reads are skipped.
+//! (`tile`). Tiles that no row reads are skipped. A single row whose key/value heads cannot be dealt
+//! out evenly is divided by chunks as well (`split`).
 //!
 //! # Order of sums
 //!
@@ -25,6 +26,10 @@
 //! all scores. That makes the relative error E of a weight. Total and weighted sum round once a row;
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
 
+mod split;
+
+pub(super) use self::split::bytes as shared_bytes;
+
 use std::mem::offset_of;
 
 use weir_abi::{CacheRange, LayerCall, MAX_RANGES, RowSpans, StepContext};
@@ -39,7 +44,7 @@ use crate::emit::{
 use crate::kernels::rows::copy_floats;
 
 /// Cache rows of a chunk, a multiple of [`KEY_TILE`].
-const CHUNK: i64 = 512;
+pub(super) const CHUNK: i64 = 512;
 const TILE: i64 = KEY_TILE as i64;
 const SPAN: i64 = size_of::<RowSpans>() as i64;
 
@@ -73,13 +78,13 @@ pub(super) fn define(
         Ok::<FuncId, EmitError>(id)
     };
     let steps = Steps {
-        keys: step("keys", 3, tile::keys)?,
+        keys: step("keys", 2, tile::keys)?,
         scores: step("scores", 6, tile::scores)?,
         weigh: step("weigh", 2, tile::weigh)?,
         values: step("values", 6, tile::values)?,
     };
     assembly.define(id, |b| {
-        let [context, query, sinks, output, thread, threads] = b.params();
+        let [context, query, sinks, output, partials, thread, threads] = b.params();
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
@@ -89,34 +94,20 @@ pub(super) fn define(
         let unit = Unit { spec, width, scratch, steps, context, layer, spans, memory };
         unit.fill(b, scratch.staged, width.lanes() * scratch.key_row / 4, 0.0);
         unit.fill(b, scratch.ones, unit.queries(), 1.0);
-        // First row of the tile, number of the unit.
-        let state = b.stack(16);
-        let zero = b.int(0);
-        b.store(zero, state, 0);
-        b.store(zero, state, 8);
-        let one = b.int(1);
-        let behind = b.add_const(rows, 1);
-        b.for_range(one, behind, 1, |b, row| {
-            let start = b.load(POINTER, state, 0);
-            let is_row = b.compare(IntCC::SignedLessThan, row, rows);
-            let ends =
-                b.if_else(is_row, |b| vec![unit.parts(b, start, row)], |b| vec![b.int(1)])[0];
-            let ends = b.compare_const(IntCC::NotEqual, ends, 0);
-            b.if_then(ends, |b| {
-                b.for_count(spec.cache.kv_heads as i64, 1, |b, kv_head| {
-                    let number = b.load(POINTER, state, 8);
-                    let turn = b.ins().urem(number, threads);
-                    let next = b.add_const(number, 1);
-                    b.store(next, state, 8);
-                    let is_mine = b.compare(IntCC::Equal, turn, thread);
-                    b.if_then(is_mine, |b| {
-                        let rows = RowsOfTile { start, count: b.sub(row, start), kv_head };
-                        unit.attend(b, &rows, query, sinks, output);
-                    });
-                });
-                b.store(row, state, 0);
-            });
-        });
+        let operands = Operands { query, sinks, output, partials };
+        let team = Team { thread, threads };
+        let splits = split::pays(b, &unit, rows, threads);
+        b.if_else(
+            splits,
+            |b| {
+                split::attend(b, &unit, &operands, &team);
+                Vec::new()
+            },
+            |b| {
+                unit.all_tiles(b, rows, &operands, &team);
+                Vec::new()
+            },
+        );
         b.ret(&[]);
     })
 }
@@ -141,11 +132,42 @@ struct RowsOfTile {
     kv_head: Value,
 }
 
+/// The arguments of a call.
+struct Operands {
+    query: Value,
+    sinks: Value,
+    output: Value,
+    partials: Value,
+}
+
+/// Who calls.
+struct Team {
+    thread: Value,
+    threads: Value,
+}
+
 /// The range that is being walked.
 struct Walk {
     range: Value,
     keys: Value,
     values: Value,
+}
+
+/// Tiles of a chunk: the first one's first cache row, and the row behind the last key.
+struct Chunk {
+    begin: Value,
+    end: Value,
+}
+
+impl Team {
+    /// Whether the next number is this thread's; numbers are counted in `state + offset`.
+    fn takes_next(&self, b: &mut Body<'_>, state: Value, offset: i32) -> Value {
+        let number = b.load(POINTER, state, offset);
+        let turn = b.ins().urem(number, self.threads);
+        let next = b.add_const(number, 1);
+        b.store(next, state, offset);
+        b.compare(IntCC::Equal, turn, self.thread)
+    }
 }
 
 impl Unit<'_> {
@@ -165,6 +187,39 @@ impl Unit<'_> {
             let to = b.element(to, index, 4);
             let lanes = b.constant(LANES, value);
             b.store(lanes, to, 0);
+        });
+    }
+
+    /// All tiles of the step, in turn among the threads.
+    fn all_tiles(&self, b: &mut Body<'_>, rows: Value, operands: &Operands, team: &Team) {
+        // First row of the tile, number of the unit.
+        let state = b.stack(16);
+        let zero = b.int(0);
+        b.store(zero, state, 0);
+        b.store(zero, state, 8);
+        let one = b.int(1);
+        let behind = b.add_const(rows, 1);
+        b.for_range(one, behind, 1, |b, row| {
+            let start = b.load(POINTER, state, 0);
+            let is_row = b.compare(IntCC::SignedLessThan, row, rows);
+            let ends =
+                b.if_else(is_row, |b| vec![self.parts(b, start, row)], |b| vec![b.int(1)])[0];
+            let ends = b.compare_const(IntCC::NotEqual, ends, 0);
+            b.if_then(ends, |b| {
+                b.for_count(self.spec.cache.kv_heads as i64, 1, |b, kv_head| {
+                    let is_mine = team.takes_next(b, state, 8);
+                    b.if_then(is_mine, |b| {
+                        let rows = RowsOfTile { start, count: b.sub(row, start), kv_head };
+                        self.prepare(b, &rows, operands);
+                        self.each_chunk(b, &rows, |b, walk, chunk| {
+                            self.chunk(b, &rows, walk, chunk);
+                            self.combine(b, &rows, walk, chunk);
+                        });
+                        self.finish(b, &rows, operands);
+                    });
+                });
+                b.store(row, state, 0);
+            });
         });
     }
 
@@ -197,14 +252,8 @@ impl Unit<'_> {
         b.ins().bor(differs, full)
     }
 
-    fn attend(
-        &self,
-        b: &mut Body<'_>,
-        rows: &RowsOfTile,
-        query: Value,
-        sinks: Value,
-        output: Value,
-    ) {
+    /// Copies the queries and begins their sums.
+    fn prepare(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
         let spec = self.spec;
         let group = spec.group() as i64;
         let head = b.mul_const(rows.kv_head, group);
@@ -215,7 +264,7 @@ impl Unit<'_> {
         b.for_range(zero, rows.count, 1, |b, row| {
             let before = b.mul_const(row, group);
             let row = b.add(rows.start, row);
-            let from = b.element(query, row, spec.query.0 as i64 * 4);
+            let from = b.element(operands.query, row, spec.query.0 as i64 * 4);
             let from = b.element(from, head, spec.query.1 as i64 * 4);
             let to = b.element(queries, before, key_bytes);
             let state = b.element(self.memory, before, 4);
@@ -225,7 +274,7 @@ impl Unit<'_> {
                 copy_floats(b, from, to, spec.cache.key_width);
                 let (maximum, total) = if spec.sinks {
                     let sink = b.add(head, index);
-                    let sink = b.element(sinks, sink, 4);
+                    let sink = b.element(operands.sinks, sink, 4);
                     (b.load(FLOAT, sink, 0), b.float(1.0))
                 } else {
                     (b.float(f32::MIN), b.float(0.0))
@@ -235,9 +284,16 @@ impl Unit<'_> {
                 b.store(total, state, self.scratch.all_totals as i32);
             });
         });
-        let span = b.element(self.spans, rows.start, SPAN);
-        let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
-        b.for_range(zero, ranges, 1, |b, range| self.range(b, rows, range));
+    }
+
+    /// Writes the results of all rows.
+    fn finish(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
+        let spec = self.spec;
+        let group = spec.group() as i64;
+        let head = b.mul_const(rows.kv_head, group);
+        let key_bytes = spec.cache.key_width as i64 * 4;
+        let queries = self.at(b, self.scratch.queries);
+        let zero = b.int(0);
         b.for_range(zero, rows.count, 1, |b, row| {
             let before = b.mul_const(row, group);
             let row = b.add(rows.start, row);
@@ -251,7 +307,7 @@ impl Unit<'_> {
                 maxima: b.add_const(state, self.scratch.all_maxima as i64),
                 totals: b.add_const(state, self.scratch.all_totals as i64),
             };
-            let output = b.element(output, row, spec.output_row as i64 * 4);
+            let output = b.element(operands.output, row, spec.output_row as i64 * 4);
             let output = b.element(output, head, spec.cache.value_width as i64 * 4);
             finished.write(b, spec, output);
             finished.observe(b, spec, self.context, self.layer, row, head);
@@ -266,42 +322,61 @@ impl Unit<'_> {
         [first, b.add(first, rows)]
     }
 
-    fn range(&self, b: &mut Body<'_>, rows: &RowsOfTile, range: Value) {
+    /// For each range of a tile of rows and each of its chunks, in order.
+    fn each_chunk(
+        &self,
+        b: &mut Body<'_>,
+        rows: &RowsOfTile,
+        body: impl FnOnce(&mut Body<'_>, &Walk, &Chunk),
+    ) {
         let span = b.element(self.spans, rows.start, SPAN);
-        let slot = range_of_row(b, span, range).slot;
-        let walk = Walk {
-            range,
-            keys: plane_rows(b, self.layer, false, slot, rows.kv_head),
-            values: plane_rows(b, self.layer, true, slot, rows.kv_head),
-        };
+        let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
         let zero = b.int(0);
-        let most = b.int(i64::MAX);
-        let ends = b.fold_range(zero, rows.count, 1, &[most, zero], |b, row, ends| {
-            let [first, end] = self.bounds(b, rows, row, range);
-            vec![b.min(ends[0], first), b.max(ends[1], end)]
-        });
-        let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
-        let first_tile = b.ins().band_imm_s(ends[0], -TILE);
-        b.for_range(first_chunk, ends[1], CHUNK, |b, chunk| {
-            self.fill(b, self.scratch.maxima, self.queries(), f32::MIN);
-            self.fill(b, self.scratch.totals, self.queries(), 0.0);
-            self.fill(b, self.scratch.sums, self.queries() * self.scratch.sum_row / 4, 0.0);
-            let begin = b.max(chunk, first_tile);
-            let end = b.add_const(chunk, CHUNK);
-            let end = b.min(end, ends[1]);
-            b.for_range(begin, end, TILE, |b, place| self.tile(b, rows, &walk, place));
-            b.for_range(zero, rows.count, 1, |b, row| {
-                let [first, last] = self.bounds(b, rows, row, range);
-                let first = b.max(first, chunk);
-                let last = b.min(last, end);
-                let any = b.compare(IntCC::SignedLessThan, first, last);
-                b.if_then(any, |b| self.combine(b, row));
+        b.for_range(zero, ranges, 1, |b, range| {
+            let slot = range_of_row(b, span, range).slot;
+            let walk = Walk {
+                range,
+                keys: plane_rows(b, self.layer, false, slot, rows.kv_head),
+                values: plane_rows(b, self.layer, true, slot, rows.kv_head),
+            };
+            let most = b.int(i64::MAX);
+            let ends = b.fold_range(zero, rows.count, 1, &[most, zero], |b, row, ends| {
+                let [first, end] = self.bounds(b, rows, row, range);
+                vec![b.min(ends[0], first), b.max(ends[1], end)]
+            });
+            let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
+            let first_tile = b.ins().band_imm_s(ends[0], -TILE);
+            b.for_range(first_chunk, ends[1], CHUNK, |b, start| {
+                let begin = b.max(start, first_tile);
+                let end = b.add_const(start, CHUNK);
+                let end = b.min(end, ends[1]);
+                body(b, &walk, &Chunk { begin, end });
             });
         });
     }
 
+    /// The sums of a chunk, from nothing.
+    fn chunk(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, chunk: &Chunk) {
+        self.fill(b, self.scratch.maxima, self.queries(), f32::MIN);
+        self.fill(b, self.scratch.totals, self.queries(), 0.0);
+        self.fill(b, self.scratch.sums, self.queries() * self.scratch.sum_row / 4, 0.0);
+        b.for_range(chunk.begin, chunk.end, TILE, |b, place| self.tile(b, rows, walk, place));
+    }
+
+    /// The sums of a chunk go into those of all rows that read a key of it.
+    fn combine(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, chunk: &Chunk) {
+        let zero = b.int(0);
+        b.for_range(zero, rows.count, 1, |b, row| {
+            let [first, last] = self.bounds(b, rows, row, walk.range);
+            let first = b.max(first, chunk.begin);
+            let last = b.min(last, chunk.end);
+            let any = b.compare(IntCC::SignedLessThan, first, last);
+            b.if_then(any, |b| self.combine_row(b, row));
+        });
+    }
+
     /// The sums of a chunk go into those of a row's queries.
-    fn combine(&self, b: &mut Body<'_>, row: Value) {
+    fn combine_row(&self, b: &mut Body<'_>, row: Value) {
         let group = self.spec.group() as i64;
         let first = b.mul_const(row, group);
         b.for_count(group, 1, |b, index| {
@@ -359,7 +434,9 @@ impl Unit<'_> {
         let any = b.compare(IntCC::SignedLessThan, zero, last);
         b.if_then(any, |b| {
             self.transpose(b, walk, place, last);
-            self.score(b, rows, last);
+            let next = b.add_const(place, TILE);
+            let next = b.element(walk.keys, next, self.spec.cache.key_width as i64 * 4);
+            self.score(b, rows, next, last);
             let values = b.element(walk.values, place, self.spec.cache.value_width as i64 * 4);
             // All rows read the same keys, or each block of rows is looked at by itself.
             let spread = b.sub(last, least_last);
@@ -390,7 +467,6 @@ impl Unit<'_> {
         b.for_range(zero, last, lanes, |b, block| {
             let row = b.add(place, block);
             let keys = b.element(walk.keys, row, row_bytes);
-            let values = b.element(walk.values, row, self.spec.cache.value_width as i64 * 4);
             let left = b.sub(last, block);
             let stage = |b: &mut Body<'_>| {
                 let most = b.int(lanes);
@@ -410,20 +486,19 @@ impl Unit<'_> {
             };
             let to = self.at(b, self.scratch.keys);
             let to = b.element(to, block, 4);
-            b.call(self.steps.keys, &[from, to, values]);
+            b.call(self.steps.keys, &[from, to]);
         });
     }
 
-    /// Scores of all queries, made weights.
-    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, last: Value) {
+    /// Scores of all queries, made weights; `next` are the keys that come then.
+    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, next: Value, last: Value) {
         let block = (COLUMNS * self.width.lanes()) as i64;
         let columns = b.add_const(last, block - 1);
         let columns = b.ins().ushr_imm_u(columns, i64::from(block.trailing_zeros()));
         let [queries, keys, scores] =
             [self.scratch.queries, self.scratch.keys, self.scratch.scores].map(|at| self.at(b, at));
-        let none = b.int(0);
         let count = b.mul_const(rows.count, self.spec.group() as i64);
-        b.call(self.steps.scores, &[queries, keys, scores, none, count, columns]);
+        b.call(self.steps.scores, &[queries, keys, scores, next, count, columns]);
         b.call(self.steps.weigh, &[self.memory, rows.count]);
     }
 

@@ -240,6 +240,7 @@ impl Case {
             sinks,
             query: (query_row, key_width),
             output_row: heads * value_width + 1,
+            shared_chunks: AttendSpec::chunks(CACHE_ROWS),
         };
         let spans = pattern.spans(random, rows);
         let mut planes = Planes::new(cache);
@@ -266,11 +267,21 @@ impl Case {
         Kernel::new(|assembly| emit_attend(assembly, &self.spec, level))
     }
 
-    /// Attention of some rows of the step, by a team of `threads`.
     fn run(&mut self, kernel: &Kernel, rows: std::ops::Range<usize>, threads: usize) -> Vec<f32> {
+        self.run_and_share(kernel, rows, threads).0
+    }
+
+    /// Attention of some rows of the step, by a team of `threads`; and what they shared.
+    fn run_and_share(
+        &mut self,
+        kernel: &Kernel,
+        rows: std::ops::Range<usize>,
+        threads: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
         let layer = self.planes.call(&self.spans[rows.clone()]);
         let count = rows.len();
-        let context = StepContext { layer: &layer, rows: count as u32, ..context() };
+        let context =
+            StepContext { layer: &layer, rows: count as u32, barrier: wait_for_team, ..context() };
         let given = [
             Input::Context(&context),
             Input::floats(
@@ -278,7 +289,8 @@ impl Case {
             ),
             if self.spec.sinks { Input::floats(&self.sink) } else { Input::Nothing },
         ];
-        kernel.run_team(&given, count * self.spec.output_row, threads)
+        let shared = self.spec.shared_bytes() / 4;
+        kernel.run_team(&given, count * self.spec.output_row, shared, threads)
     }
 
     fn check(&mut self, level: IsaLevel) {
@@ -368,7 +380,8 @@ fn company_changes_no_bit_of_attention() {
                     }
                 };
                 let mut parts = vec![(0..rows, 3), (0..rows.div_ceil(2), 2), (rows / 3..rows, 1)];
-                parts.extend((0..rows).step_by(5).map(|row| (row..row + 1, 2)));
+                // Single rows of several chunks are divided where heads leave threads idle.
+                parts.extend((0..rows).step_by(5).map(|row| (row..row + 1, 1 + row % 4)));
                 let got: Vec<Vec<f32>> = parts
                     .iter()
                     .map(|(rows, threads)| case.run(&kernel, rows.clone(), *threads))
@@ -377,6 +390,30 @@ fn company_changes_no_bit_of_attention() {
                     same(rows, got);
                 }
             }
+        }
+    }
+}
+
+/// A long row whose heads would leave threads idle is divided by chunks, and by chunks only then.
+#[test]
+fn threads_share_a_long_row() {
+    let mut random = Random::new(35);
+    for level in levels().into_iter().filter(|level| *level != IsaLevel::Portable) {
+        for (rows, kv_heads, threads, shares) in
+            [(1, 1, 2, true), (1, 3, 2, true), (1, 2, 2, false), (2, 1, 2, false), (1, 1, 1, false)]
+        {
+            let sizes = (rows, 6, kv_heads, 16, 16);
+            let mut case = Case::new(&mut random, sizes, Pattern::Causal, false, 0.0);
+            for span in &mut case.spans {
+                span.ranges[0] = range(0, 0, 1200);
+            }
+            case.planes.keys.fill(0.25);
+            case.planes.values.fill(0.5);
+            let kernel = case.kernel(level);
+            let (got, shared) = case.run_and_share(&kernel, 0..rows, threads);
+            let what = (level, rows, kv_heads, threads);
+            assert_eq!(shared.iter().any(|float| *float != POISON), shares, "{what:?}");
+            within(&what, got[0], 0.5, 2.0 * 1200.0 * U);
         }
     }
 }

@@ -11,8 +11,10 @@ mod faults;
 mod processor;
 mod rows;
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::{Arc, Barrier};
 
 use weir_abi::StepContext;
 
@@ -86,19 +88,45 @@ impl Kernel {
         floats(&out)
     }
 
-    /// Calls a kernel that divides its work itself, once as each thread of a team.
-    fn run_team(&self, inputs: &[Input<'_>], output: usize, threads: usize) -> Vec<f32> {
+    /// Calls a kernel that divides its work itself as a team of threads over an output of poison,
+    /// with `shared` floats of it as memory; returns both. The context's barrier is
+    /// [`wait_for_team`].
+    fn run_team(
+        &self,
+        inputs: &[Input<'_>],
+        output: usize,
+        shared: usize,
+        threads: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
         let mut out = bytes(&vec![POISON; output]);
-        for thread in 0..threads {
-            let mut arguments: Vec<Argument<'_>> =
-                inputs.iter().map(|input| input.argument()).collect();
-            arguments.push(Argument::Write(&mut out));
-            arguments.push(Argument::Count(thread as u64));
-            arguments.push(Argument::Count(threads as u64));
-            self.code.call_kernel(&self.name, &mut arguments);
-        }
-        floats(&out)
+        let mut memory = bytes(&vec![POISON; shared]);
+        // Addresses, for the threads write to parts of the same memory.
+        let mut words: Vec<u64> = inputs.iter().map(|input| input.address()).collect();
+        words.extend([out.as_mut_ptr() as u64, memory.as_mut_ptr() as u64]);
+        let team = Arc::new(Barrier::new(threads));
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (team, words) = (Arc::clone(&team), &words);
+                scope.spawn(move || {
+                    TEAM.set(Some(team));
+                    let place = [thread as u64, threads as u64];
+                    let words = words.iter().chain(&place).copied();
+                    let mut arguments: Vec<Argument<'_>> = words.map(Argument::Count).collect();
+                    self.code.call_kernel(&self.name, &mut arguments);
+                });
+            }
+        });
+        (floats(&out), floats(&memory))
     }
+}
+
+thread_local! {
+    /// The team that this thread belongs to.
+    static TEAM: RefCell<Option<Arc<Barrier>>> = const { RefCell::new(None) };
+}
+
+extern "C" fn wait_for_team(_: *const c_void, _: u32) {
+    TEAM.with_borrow(|team| team.as_ref().expect("a thread of a team").wait());
 }
 
 /// An argument before the output.
@@ -111,6 +139,14 @@ enum Input<'a> {
 impl Input<'_> {
     fn floats(values: &[f32]) -> Input<'static> {
         Input::Floats(bytes(values))
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Input::Context(context) => std::ptr::from_ref::<StepContext>(context) as u64,
+            Input::Floats(bytes) => bytes.as_ptr() as u64,
+            Input::Nothing => 0,
+        }
     }
 
     fn argument(&self) -> Argument<'_> {
