@@ -22,7 +22,7 @@ use weir_codegen::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
 use weir_codegen::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
 /// Comparisons; their median counts.
-const RUNS: usize = 9;
+const RUNS: usize = 15;
 
 /// 0.0115 as f32, 1.06 as f16, 60 as a code.
 const ORDINARY: u8 = 0x3c;
@@ -116,15 +116,15 @@ impl Limits {
         });
         read_loop(&mut assembly);
         let code = ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory");
-        Self { code, threads, memory: vec![ORDINARY; 96 << 20] }
+        Self { code, threads, memory: vec![ORDINARY; 64 << 20] }
     }
 
-    /// Operations per second of f32 or of bytes: a few milliseconds.
+    /// Operations per second of f32 or of bytes: about a millisecond.
     fn peak(&self, level: IsaLevel, compute: Compute) -> f64 {
         let lanes = if level == IsaLevel::Avx512 { 16 } else { 8 };
         let (name, operations) =
             if compute == Compute::Int8 { ("int8", lanes * 8) } else { ("float", lanes * 2) };
-        let turns = 500_000u64;
+        let turns = 200_000u64;
         let seconds = seconds(self.threads, |_| {
             self.code.call_kernel(name, &mut [Argument::Count(turns)]);
         });
@@ -240,9 +240,12 @@ impl Subject {
     }
 }
 
-/// Rows times channels of products of many rows: they last few milliseconds, for a longer run meets
-/// more of what else the machine does.
-const MANY: usize = 2048 * 64;
+/// Rows times channels of products of many rows: they last one or two milliseconds, less than a slice
+/// of the scheduler's, for a longer run shares its time with what else the machine does, and the
+/// limit's short one does not.
+fn many(compute: Compute) -> usize {
+    if compute == Compute::Int8 { 64 << 10 } else { 32 << 10 }
+}
 
 /// Most rows for which reading the weights is what a product is limited by.
 const FEW: usize = 4;
@@ -280,7 +283,7 @@ fn main() {
                 if !words.iter().all(|word| parts.contains(&word.as_str())) {
                     continue;
                 }
-                let (mut channels, reduction) = (MANY / rows.max(64), 2048);
+                let (mut channels, reduction) = (many(compute) / rows.max(64), 2048);
                 let mut layout = PackedLayout { channels, reduction, format };
                 while rows <= FEW && layout.bytes() < 100 << 20 {
                     channels *= 2;
