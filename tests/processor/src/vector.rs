@@ -61,7 +61,7 @@ fn second_or(a: f32, b: f32, first: bool) -> f32 {
 fn to_int(x: f32, round: impl Fn(f32) -> f32) -> u32 {
     let whole = f64::from(round(x));
     // Outside the range and for what is no number: the "integer indefinite".
-    if whole >= -2_147_483_648.0 && whole < 2_147_483_648.0 {
+    if (-2_147_483_648.0..2_147_483_648.0).contains(&whole) {
         whole as i32 as u32
     } else {
         0x8000_0000

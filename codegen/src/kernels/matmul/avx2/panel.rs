@@ -299,8 +299,8 @@ impl Avx2<'_> {
         code.lea(STEP_SUMS, ptr(SCRATCH + SUMS))?;
         code.mov(INPUT, r9)?;
         code.set_label(&mut again)?;
-        for half in 0..2 {
-            code.vmovups(YMM[half], ymmword_ptr(STEP_SUMS + half * REGISTER))?;
+        for (half, sum) in YMM[..2].iter().enumerate() {
+            code.vmovups(*sum, ymmword_ptr(STEP_SUMS + half * REGISTER))?;
         }
         self.store(code, shape, &places)?;
         code.add(STEP_SUMS, (2 * REGISTER) as i32)?;
