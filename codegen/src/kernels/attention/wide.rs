@@ -28,8 +28,6 @@
 
 mod split;
 
-pub(super) use self::split::bytes as shared_bytes;
-
 use std::mem::offset_of;
 
 use weir_abi::{CacheRange, LayerCall, MAX_RANGES, RowSpans, StepContext};
@@ -42,6 +40,8 @@ use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, signature,
 };
 use crate::kernels::rows::copy_floats;
+
+pub(super) use self::split::bytes as shared_bytes;
 
 /// Cache rows of a chunk, a multiple of [`KEY_TILE`].
 pub(super) const CHUNK: i64 = 512;
