@@ -7,18 +7,21 @@ use std::time::Instant;
 
 use weir_abi::{IsaLevel, PROBE_SUMS, Probe};
 
+use crate::forward::StepFault;
 use crate::team::{Call, Team};
 use crate::weights::Probes;
 use crate::{RuntimeError, machine};
 
-/// Runs of each measurement.
-const RUNS: usize = 9;
+/// Runs of each measurement: many short ones, so that on a busy machine some pass between two turns
+/// of the others.
+const RUNS: usize = 40;
 
-/// Turns of a run of arithmetic: about ten milliseconds.
-const TURNS: u64 = 2_000_000;
+/// Turns of a run of arithmetic: about a millisecond.
+const TURNS: u64 = 400_000;
 
-/// Bytes that a run reads, in as many passes as its working set needs.
-const READ_BYTES: u64 = 512 << 20;
+/// Bytes that a run reads, a few milliseconds' worth: a small working set in several passes, a large
+/// one a part at a time, so that a part is in no cache when its turn comes again.
+const READ_BYTES: u64 = 32 << 20;
 
 /// Bytes of a working set that no cache holds.
 pub const BEYOND_CACHES: usize = 256 << 20;
@@ -72,70 +75,77 @@ impl<'a> Prober<'a> {
 
     /// Bytes per second read from a working set of this size by all threads together. `memory` is
     /// at least as large and was written before: untouched pages are all one page.
-    pub fn read(&mut self, memory: &mut [u8], working_set: usize) -> Result<Rate, RuntimeError> {
+    pub fn read(&mut self, memory: &[u8], working_set: usize) -> Result<Rate, RuntimeError> {
         let whole = self.team.threads() as u64 * 4096;
         let bytes = working_set.min(memory.len()) as u64 / whole * whole;
         if bytes == 0 {
             return Err(RuntimeError::Options("a working set under a page a thread".into()));
         }
         let passes = (READ_BYTES / bytes).max(1);
-        let numbers = [bytes, passes];
-        self.rate(Probe::Read, &memory[..bytes as usize], numbers, (bytes * passes) as f64)
+        let part = (bytes.min(READ_BYTES) / whole * whole) as usize;
+        let parts = memory[..bytes as usize].chunks_exact(part).cycle();
+        let mut seconds = Vec::with_capacity(RUNS);
+        for part in parts.take(RUNS) {
+            seconds.push(self.run(Probe::Read, part, [part.len() as u64, passes])?);
+        }
+        Ok(rate(seconds, (part as u64 * passes) as f64))
     }
 
     /// Operations per second of a probe of arithmetic, by all threads together.
     pub fn arithmetic(&mut self, probe: Probe) -> Result<Rate, RuntimeError> {
         let operations = TURNS * PROBE_SUMS * probe.operations() * self.team.threads() as u64;
-        self.rate(probe, &[], [TURNS, 1], operations as f64)
+        let mut seconds = Vec::with_capacity(RUNS);
+        for _ in 0..RUNS {
+            seconds.push(self.run(probe, &[], [TURNS, 1])?);
+        }
+        Ok(rate(seconds, operations as f64))
     }
 
     /// What bounds a level.
     pub fn peaks(&mut self, level: IsaLevel) -> Result<Peaks, RuntimeError> {
-        let mut memory = vec![1_u8; BEYOND_CACHES];
+        let memory = vec![1_u8; BEYOND_CACHES];
         let (float, integer) = level_probes(level);
         Ok(Peaks {
-            read: self.read(&mut memory, BEYOND_CACHES)?,
+            read: self.read(&memory, BEYOND_CACHES)?,
             float: self.arithmetic(float)?,
             integer: self.arithmetic(integer)?,
         })
     }
 
-    fn rate(
-        &mut self,
-        probe: Probe,
-        memory: &[u8],
-        numbers: [u64; 2],
-        amount: f64,
-    ) -> Result<Rate, RuntimeError> {
+    /// Seconds of one run.
+    fn run(&mut self, probe: Probe, memory: &[u8], numbers: [u64; 2]) -> Result<f64, RuntimeError> {
         if !machine::runs_probe(probe) {
             return Err(RuntimeError::Machine(format!("no {} here", probe.symbol())));
         }
         let segment = self.probes.segment(probe).ok_or(RuntimeError::Absent(
             "probes of the machine; compile it again with this version",
         ))?;
-        let mut rates = Vec::with_capacity(RUNS);
-        for _ in 0..RUNS {
-            let call = Call {
-                weights: memory,
-                segment_weights: &numbers,
-                arena: &mut [],
-                hidden: &mut [],
-                tokens: &[],
-                positions: &[],
-                rotary_rows: &[],
-                layer: None,
-                prompt: None,
-                head_rows: &[],
-                logits: &mut [],
-                rows: 0,
-            };
-            let start = Instant::now();
-            self.team.enter(segment, call).map_err(crate::forward::StepFault::from)?;
-            rates.push(amount / start.elapsed().as_secs_f64());
-        }
-        rates.sort_by(f64::total_cmp);
-        Ok(Rate { best: rates[RUNS - 1], median: rates[RUNS / 2] })
+        let call = |numbers| Call {
+            weights: memory,
+            segment_weights: numbers,
+            arena: &mut [],
+            hidden: &mut [],
+            tokens: &[],
+            positions: &[],
+            rotary_rows: &[],
+            layer: None,
+            prompt: None,
+            head_rows: &[],
+            logits: &mut [],
+            rows: 0,
+        };
+        // Wakes the threads: how long that takes is not what is measured.
+        self.team.enter(segment, call(&[1, 1])).map_err(StepFault::from)?;
+        let start = Instant::now();
+        self.team.enter(segment, call(&numbers)).map_err(StepFault::from)?;
+        Ok(start.elapsed().as_secs_f64())
     }
+}
+
+/// The rate of runs that did `amount` each.
+fn rate(mut seconds: Vec<f64>, amount: f64) -> Rate {
+    seconds.sort_by(f64::total_cmp);
+    Rate { best: amount / seconds[0], median: amount / seconds[seconds.len() / 2] }
 }
 
 /// Probes of the float and the byte instructions that a level's products use.

@@ -32,13 +32,13 @@ pub fn measure_machine(
     threads: usize,
 ) -> Result<Vec<MachineFigure>, RuntimeError> {
     let mut figures = Vec::new();
-    let mut memory = vec![1_u8; BEYOND_CACHES];
+    let memory = vec![1_u8; BEYOND_CACHES];
     let mut counts = vec![1, threads];
     counts.dedup();
     for threads in counts {
         let mut prober = Prober::new(probes, threads)?;
         for working_set in WORKING_SETS {
-            let rate = prober.read(&mut memory, working_set)?;
+            let rate = prober.read(&memory, working_set)?;
             figures.push(MachineFigure { probe: Probe::Read, working_set, threads, rate });
         }
         let arithmetic = Probe::ALL.into_iter().filter(|probe| *probe != Probe::Read);
