@@ -144,8 +144,9 @@ fn nothing_on_error() -> Result<()> {
     Ok(())
 }
 
-/// Every ISA level that this machine has gives the same answer here: products are exact or sum in one
-/// order on all of them.
+/// Every ISA level that this machine has gives the same answer: products sum in one order on all of
+/// them, and what attention's other order on the portable level changes is far below the gaps between
+/// this text's likeliest tokens.
 fn levels() -> Result<()> {
     let binary = tales(&setup())?;
     let ask = |level: &str| {
@@ -153,10 +154,13 @@ fn levels() -> Result<()> {
         binary.run(&[&arguments[..], &["--json", "--isa", level]].concat())
     };
     let portable = ask("portable")?;
-    for level in ["avx2", "avx512"] {
+    for level in ["avx2", "avx-vnni", "avx512"] {
         match ask(level) {
             Ok(answer) => ensure!(answer == portable, "{level}: {answer}\nportable: {portable}"),
-            Err(error) => println!("artefact/levels_agree: {level} is skipped: {error}"),
+            Err(error) if error.to_string().contains("this processor does not have") => {
+                println!("artefact/levels_agree: {level} is skipped: {error}");
+            }
+            Err(error) => return Err(error.context(level)),
         }
     }
     Ok(())
