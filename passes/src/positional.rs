@@ -22,6 +22,9 @@ pub struct Positional<'g> {
     whole: bool,
     windows: RefCell<HashMap<Value, Result<u32, String>>>,
     table_end: Cell<Option<usize>>,
+    /// One for all questions: a file's table of 131,072 positions takes a second to decode, and every
+    /// layer asks for some rows of it.
+    interpreter: RefCell<Interpreter<'g>>,
 }
 
 /// A table computed from a positional value.
@@ -95,7 +98,8 @@ impl<'g> Positional<'g> {
             .any(|param| matches!(param.role, InputRole::PastKey(_) | InputRole::PastValue(_)));
         let (windows, table_end) = (RefCell::default(), Cell::default());
         let context = context as usize;
-        Positional { graph, values, switches, context, whole, windows, table_end }
+        let interpreter = RefCell::new(Interpreter::new(graph));
+        Positional { graph, values, switches, context, whole, windows, table_end, interpreter }
     }
 
     /// Rows of the shortest table of the file that was read behind its end.
@@ -121,7 +125,7 @@ impl<'g> Positional<'g> {
         new: usize,
         longest: usize,
     ) -> Result<Tensor, EvalError> {
-        let mut interpreter = Interpreter::new(self.graph);
+        let mut interpreter = self.interpreter.borrow_mut();
         interpreter.longest = i64::try_from(longest).ok();
         let (past, new) = if self.whole { (0, past + new) } else { (past, new) };
         let bindings = Bindings::one_sequence(past, new);

@@ -4,5 +4,6 @@
 pub mod activations;
 pub mod compare;
 pub mod golden;
+pub mod perplexity;
 pub mod places;
 pub mod systems;

@@ -35,6 +35,13 @@ impl Setup {
         Setup { context, kv: "full".to_owned(), compute, weights: None, slots: 2 }
     }
 
+    /// A model compiled into this process.
+    pub fn load(&self, model: &Path) -> Result<weir_runtime::Model> {
+        let report = weir::ReportOptions { quiet: true, ..Default::default() };
+        let compiled = weir::load(&self.options(model), &report, &weir::Progress::new(true))?;
+        Ok(weir_runtime::Model::new(compiled)?)
+    }
+
     /// The driver's options for a model.
     pub fn options(&self, model: &Path) -> weir::ModelOptions {
         weir::ModelOptions {

@@ -8,6 +8,7 @@ mod golden;
 mod library;
 mod policies;
 mod trained;
+mod weights;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -25,6 +26,7 @@ fn main() {
     trials.extend(golden::trials());
     trials.extend(activations::trials());
     trials.extend(trained::trials());
+    trials.extend(weights::trials());
     trials.extend(policies::trials());
     trials.extend(company::trials());
     trials.extend(artefact::trials());

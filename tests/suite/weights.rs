@@ -1,0 +1,113 @@
+//! Weights that weir rounds: the interpreter, the JIT and the static binary have the same ones, the
+//! error is what `docs/numerics.md` derives, and a trained model still knows its language.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use libtest_mimic::Trial;
+use weir_tests::activations::{Bound, round_activations, rounding_error, same_rounding};
+use weir_tests::compare::{FLOAT, close};
+use weir_tests::perplexity::perplexity;
+use weir_tests::places::{root, shared};
+use weir_tests::systems::{Binary, Jit, Oracle, Setup, System};
+
+use crate::trial;
+
+/// "Once upon a time, there was", and what may follow: any tokens do.
+const PROMPT: [u32; 15] = [0, 402, 309, 263, 290, 13, 424, 286, 261, 401, 394, 512, 77, 900, 31];
+const FORCED: [u32; 4] = [17, 300, 45, 261];
+
+/// Stories that perplexity is measured on.
+const STORIES: usize = 12;
+
+/// Formats, the largest rounding error of a weight that normal values let expect, and how much higher
+/// than with float32 weights the perplexity may be.
+const FORMATS: [(&str, f64, f64); 6] = [
+    ("bf16", 1.0 / 256.0, 1.01),
+    ("int8", 0.0085, 1.01),
+    ("int8,block=channel", 0.012, 1.01),
+    ("int4", 0.125, 1.05),
+    ("int4,block=64,zeros,head=int8", 0.145, 1.08),
+    ("int4,head=f16", 0.125, 1.05),
+];
+
+fn tales() -> PathBuf {
+    root().join("models/tales/onnx")
+}
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (format, error, more) in FORMATS {
+        trials.push(trial(format!("weights/{format}/systems"), move || systems(format)));
+        trials
+            .push(trial(format!("weights/{format}/error"), move || error_is_bound(format, error)));
+        trials.push(trial(format!("weights/{format}/perplexity"), move || knows(format, more)));
+    }
+    trials
+}
+
+fn setup(format: &str, compute: Option<weir::ComputeOption>) -> Setup {
+    Setup { weights: Some(format.to_owned()), compute, ..Setup::exact(256) }
+}
+
+/// In float32 arithmetic all three agree, and JIT and binary bit for bit; in the format's own, JIT and
+/// binary do, and activations are rounded as defined.
+fn systems(format: &str) -> Result<()> {
+    for compute in [Some(weir::ComputeOption::F32), None] {
+        let setup = setup(format, compute);
+        let mut jit = Jit::compile(&tales(), &setup)?;
+        let ours = jit.logits(&PROMPT, &FORCED)?;
+        if Binary::compile(&tales(), &setup)?.logits(&PROMPT, &FORCED)? != ours {
+            bail!("JIT and binary differ");
+        }
+        let mut oracle = Oracle::lower(&tales(), &setup)?;
+        if compute.is_some() {
+            let defined = oracle.logits(&PROMPT, &FORCED)?;
+            close("prompt", &ours.prefill, &defined.prefill, FLOAT)?;
+            close("steps", &ours.steps, &defined.steps, FLOAT)?;
+        } else {
+            same_rounding(&mut jit, &mut oracle.with_rounding(round_activations), &PROMPT)?;
+        }
+    }
+    Ok(())
+}
+
+/// No weight is off by more than derived, nor are the logits.
+fn error_is_bound(format: &str, allowed: f64) -> Result<()> {
+    let setup = setup(format, None);
+    let oracle = Oracle::lower(&tales(), &setup)?;
+    let mut largest = 0f64;
+    for (_, constant) in oracle.graph().constants.iter() {
+        let error = rounding_error(constant);
+        if error > allowed {
+            bail!("{} is off by {error:.4} of itself, allowed {allowed}", constant.name);
+        }
+        largest = largest.max(error);
+    }
+    let Some(bound) = Bound::of(oracle.graph())? else { bail!("nothing is rounded") };
+    let ours = Jit::compile(&tales(), &setup)?.logits(&PROMPT, &FORCED)?;
+    let exact = Jit::compile(&tales(), &Setup::exact(256))?.logits(&PROMPT, &FORCED)?;
+    let found = bound.check(format, &ours.prefill, &exact.prefill)?;
+    println!(
+        "{format}: weights off by {largest:.4}; logits by {:.4}, bound {:.4}",
+        found.root_mean_square / found.reference,
+        bound.relative
+    );
+    Ok(())
+}
+
+fn knows(format: &str, allowed: f64) -> Result<()> {
+    let text = shared().map(|shared| shared.join("data/tinystories/train_0.txt"));
+    let Some(text) = text.filter(|text| text.is_file()) else {
+        println!("skipped: no stories beside the checkout");
+        return Ok(());
+    };
+    let text = std::fs::read_to_string(text)?;
+    let measure = |setup: Setup| perplexity(&setup.load(&tales())?, &text, STORIES, false);
+    let (ours, exact) = (measure(setup(format, None))?, measure(Setup::exact(256))?);
+    println!("{format}: perplexity {:.4}, float32 {:.4}", ours.value, exact.value);
+    if ours.value > allowed * exact.value {
+        bail!("perplexity {:.4} where float32 weights have {:.4}", ours.value, exact.value);
+    }
+    Ok(())
+}
