@@ -26,8 +26,8 @@ pub struct Perplexity {
     pub tokens: usize,
 }
 
-/// The perplexity of the first `documents` documents of a text. `one_line` writes a document's lines
-/// behind each other, for models without line ends.
+/// The perplexity of the first `documents` documents of a text. `one_line` writes a document's
+/// lines behind each other, for models without line ends.
 pub fn perplexity(
     model: &Model,
     text: &str,

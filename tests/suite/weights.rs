@@ -20,8 +20,8 @@ const FORCED: [u32; 4] = [17, 300, 45, 261];
 /// Stories that perplexity is measured on.
 const STORIES: usize = 12;
 
-/// Formats, the largest rounding error of a weight that normal values let expect, and how much higher
-/// than with float32 weights the perplexity may be.
+/// Formats, the largest rounding error of a weight that normal values let expect, and how much
+/// higher than with float32 weights the perplexity may be.
 const FORMATS: [(&str, f64, f64); 6] = [
     ("bf16", 1.0 / 256.0, 1.01),
     ("int8", 0.0085, 1.01),
@@ -50,8 +50,8 @@ fn setup(format: &str, compute: Option<weir::ComputeOption>) -> Setup {
     Setup { weights: Some(format.to_owned()), compute, ..Setup::exact(256) }
 }
 
-/// In float32 arithmetic all three agree, and JIT and binary bit for bit; in the format's own, JIT and
-/// binary do, and activations are rounded as defined.
+/// In float32 arithmetic all three agree, and JIT and binary bit for bit; in the format's own, JIT
+/// and binary do, and activations are rounded as defined.
 fn systems(format: &str) -> Result<()> {
     for compute in [Some(weir::ComputeOption::F32), None] {
         let setup = setup(format, compute);
