@@ -7,11 +7,15 @@
 //! every run and medians of the shares are printed, for other work disturbs. Single rows take turns
 //! in slots that together are larger than the caches.
 
+mod limits;
+
 use iced_x86::code_asm::*;
 use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans, StepContext};
-use weir_codegen::emit::{Assembly, POINTER, signature};
+use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::attention::{AttendSpec, CacheShape, ScoreSpec, emit_attend};
+
+use crate::limits::{YMM, ZMM, median, peak_loop, read_loop};
 
 const RUNS: usize = 9;
 const HEADS: usize = 32;
@@ -22,10 +26,6 @@ const SLOTS: usize = 8;
 
 const XMM: [AsmRegisterXmm; 12] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11];
-const YMM: [AsmRegisterYmm; 12] =
-    [ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11];
-const ZMM: [AsmRegisterZmm; 12] =
-    [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11];
 
 /// Seconds that this thread has been on a processor: other work on the machine takes wall time from
 /// us, but little of this.
@@ -51,11 +51,6 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     })
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// What the machine can do: loops of fused multiply-adds and of reads.
 struct Machine {
     code: ExecutableCode,
@@ -72,43 +67,12 @@ impl Machine {
             IsaLevel::Portable => 4,
             _ => 8,
         };
-        let peak = assembly.declare("peak", signature(&[POINTER], &[])).expect("a new name");
-        assembly
-            .assemble(peak, |code| {
-                let mut again = code.create_label();
-                code.set_label(&mut again)?;
-                for index in 0..12 {
-                    match lanes {
-                        16 => code.vfmadd231ps(ZMM[index], zmm12, zmm13)?,
-                        8 => code.vfmadd231ps(YMM[index], ymm12, ymm13)?,
-                        _ => code.vfmadd231ps(XMM[index], xmm12, xmm13)?,
-                    }
-                }
-                code.dec(rdi)?;
-                code.jnz(again)?;
-                code.vzeroupper()?;
-                code.ret()
-            })
-            .expect("instructions of the level");
-        let read = assembly.declare("read", signature(&[POINTER; 2], &[])).expect("a new name");
-        assembly
-            .assemble(read, |code| {
-                code.shr(rsi, 8)?;
-                let mut again = code.create_label();
-                code.set_label(&mut again)?;
-                for (index, sum) in YMM[..8].iter().enumerate() {
-                    if index % 2 == 0 {
-                        code.prefetcht0(byte_ptr(rdi + 4096 + index * 32))?;
-                    }
-                    code.vpaddd(*sum, *sum, ymmword_ptr(rdi + index * 32))?;
-                }
-                code.add(rdi, 256)?;
-                code.dec(rsi)?;
-                code.jnz(again)?;
-                code.vzeroupper()?;
-                code.ret()
-            })
-            .expect("instructions of x86-64-v3");
+        peak_loop(&mut assembly, "peak", |code, index| match lanes {
+            16 => code.vfmadd231ps(ZMM[index], zmm12, zmm13),
+            8 => code.vfmadd231ps(YMM[index], ymm12, ymm13),
+            _ => code.vfmadd231ps(XMM[index], xmm12, xmm13),
+        });
+        read_loop(&mut assembly);
         let code = ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory");
         Machine { code, memory: vec![1; 128 << 20], lanes, threads }
     }

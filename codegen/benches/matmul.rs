@@ -11,26 +11,24 @@
 //! few rows are several times larger than the last cache of common machines. Every thread has an
 //! output of its own.
 
+mod limits;
+
 use std::time::Instant;
 
-use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use weir_abi::IsaLevel;
-use weir_codegen::emit::{Assembly, POINTER, signature};
+use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
 use weir_codegen::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
+
+use crate::limits::{YMM, ZMM, median, peak_loop, read_loop};
 
 /// Comparisons; their median counts.
 const RUNS: usize = 15;
 
 /// 0.0115 as f32, 1.06 as f16, 60 as a code.
 const ORDINARY: u8 = 0x3c;
-
-const YMM: [AsmRegisterYmm; 12] =
-    [ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11];
-const ZMM: [AsmRegisterZmm; 12] =
-    [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11];
 
 /// Seconds of one run of `work(thread)` by all threads together.
 fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
@@ -43,11 +41,6 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
         work(0);
     });
     start.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Rates of a kernel, each with the limit's before and after it.
@@ -68,28 +61,6 @@ impl Rates {
         best(&mut self.of_kernel.iter().copied())
             / best(&mut self.of_limit.iter().flatten().copied())
     }
-}
-
-/// A loop of independent operations: `(turns)`, twelve operations of the widest registers a turn.
-fn peak_loop(
-    assembly: &mut Assembly,
-    name: &str,
-    step: impl Fn(&mut CodeAssembler, usize) -> Result<(), IcedError>,
-) {
-    let id = assembly.declare(name, signature(&[POINTER], &[])).expect("a new name");
-    assembly
-        .assemble(id, |code| {
-            let mut again = code.create_label();
-            code.set_label(&mut again)?;
-            for index in 0..12 {
-                step(code, index)?;
-            }
-            code.dec(rdi)?;
-            code.jnz(again)?;
-            code.vzeroupper()?;
-            code.ret()
-        })
-        .expect("instructions of the level");
 }
 
 /// What a kernel is compared with.
@@ -141,29 +112,6 @@ impl Limits {
         });
         (share * self.threads) as f64 / seconds
     }
-}
-
-/// `(memory, bytes)`: adds all words.
-fn read_loop(assembly: &mut Assembly) {
-    let id = assembly.declare("read", signature(&[POINTER; 2], &[])).expect("a new name");
-    assembly
-        .assemble(id, |code| {
-            code.shr(rsi, 8)?;
-            let mut again = code.create_label();
-            code.set_label(&mut again)?;
-            for (index, sum) in YMM[..8].iter().enumerate() {
-                if index % 2 == 0 {
-                    code.prefetcht0(byte_ptr(rdi + 4096 + index * 32))?;
-                }
-                code.vpaddd(*sum, *sum, ymmword_ptr(rdi + index * 32))?;
-            }
-            code.add(rdi, 256)?;
-            code.dec(rsi)?;
-            code.jnz(again)?;
-            code.vzeroupper()?;
-            code.ret()
-        })
-        .expect("instructions of x86-64-v3");
 }
 
 fn runs(level: IsaLevel) -> bool {
