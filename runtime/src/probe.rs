@@ -120,20 +120,7 @@ impl<'a> Prober<'a> {
         let segment = self.probes.segment(probe).ok_or(RuntimeError::Absent(
             "probes of the machine; compile it again with this version",
         ))?;
-        let call = |numbers| Call {
-            weights: memory,
-            segment_weights: numbers,
-            arena: &mut [],
-            hidden: &mut [],
-            tokens: &[],
-            positions: &[],
-            rotary_rows: &[],
-            layer: None,
-            prompt: None,
-            head_rows: &[],
-            logits: &mut [],
-            rows: 0,
-        };
+        let call = |numbers| Call { weights: memory, segment_weights: numbers, ..Call::default() };
         // Wakes the threads: how long that takes is not what is measured.
         self.team.enter(segment, call(&[1, 1])).map_err(StepFault::from)?;
         let start = Instant::now();

@@ -209,7 +209,8 @@ pub struct PromptArguments<'a> {
     pub selected_positions: &'a mut [u32],
 }
 
-/// Everything that a segment receives, as slices.
+/// Everything that a segment receives, as slices; the default is a call of no rows.
+#[derive(Default)]
 pub struct Call<'a> {
     /// Weights region.
     pub weights: &'a [u8],

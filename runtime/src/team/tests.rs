@@ -27,21 +27,8 @@ unsafe extern "C" fn complain(context: *const StepContext, thread: u32, _threads
     unsafe { (context.fault)(context.team, 7, thread) };
 }
 
-fn call<'a>(hidden: &'a mut [f32]) -> Call<'a> {
-    Call {
-        weights: &[],
-        segment_weights: &[],
-        arena: &mut [],
-        hidden,
-        tokens: &[],
-        positions: &[],
-        rotary_rows: &[],
-        layer: None,
-        prompt: None,
-        head_rows: &[],
-        logits: &mut [],
-        rows: 0,
-    }
+fn call(hidden: &mut [f32]) -> Call<'_> {
+    Call { hidden, ..Call::default() }
 }
 
 #[test]
