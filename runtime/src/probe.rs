@@ -8,7 +8,7 @@ use std::time::Instant;
 use weir_abi::{IsaLevel, PROBE_SUMS, Probe};
 
 use crate::forward::StepFault;
-use crate::team::{Call, Team};
+use crate::team::{Entry, Team, Visit};
 use crate::weights::Probes;
 use crate::{RuntimeError, machine};
 
@@ -120,11 +120,11 @@ impl<'a> Prober<'a> {
         let segment = self.probes.segment(probe).ok_or(RuntimeError::Absent(
             "probes of the machine; compile it again with this version",
         ))?;
-        let call = |numbers| Call { weights: memory, segment_weights: numbers, ..Call::default() };
+        let entry = || Entry { weights: memory, ..Entry::default() };
         // Wakes the threads: how long that takes is not what is measured.
-        self.team.enter(segment, call(&[1, 1])).map_err(StepFault::from)?;
+        self.team.enter(entry(), [Visit::new(segment, &[1, 1])]).map_err(StepFault::from)?;
         let start = Instant::now();
-        self.team.enter(segment, call(&numbers)).map_err(StepFault::from)?;
+        self.team.enter(entry(), [Visit::new(segment, &numbers)]).map_err(StepFault::from)?;
         Ok(start.elapsed().as_secs_f64())
     }
 }

@@ -1,29 +1,30 @@
-//! The compute team: threads that enter one segment together.
+//! The compute team: threads that walk the segments of a step together.
 //!
-//! The caller is thread 0; the others wait between calls, first spinning, then asleep. Segments
+//! The caller is thread 0; the others wait between entries (`rendezvous`). An entry is a list of
+//! visits: every thread calls their segments one after the other by itself, and meets the others
+//! only at the barriers of the segments, the last of which stands at each segment's end. Segments
 //! divide their work by a fixed rule over (thread, threads), so results do not depend on the number
-//! of threads. This is one of the few files that may use `unsafe`: it turns the slices of a
-//! [`Call`] into the pointers of a [`StepContext`] and calls model code with them.
+//! of threads. This is one of the few files that may use `unsafe`: it turns the slices of an
+//! [`Entry`] and its [`Visit`]s into the pointers of a [`StepContext`] and calls model code with
+//! them.
 
 #![allow(unsafe_code)]
 
+mod rendezvous;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weir_abi::{LayerCall, PromptCall, RowSpans, Segment, StepContext};
 
+use self::rendezvous::Rendezvous;
 use crate::cores::available_processors;
-
-/// Turns of a waiting thread before it sleeps: about 20 µs, longer than the gap between two
-/// segments of a step, shorter than what a sleeping thread's wake-up costs.
-const SPINS: u32 = 2_000;
 
 /// A fault that model code reported: its number and its detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,66 +35,19 @@ pub struct ReportedFault {
     pub detail: u32,
 }
 
-/// A barrier that can be used any number of times.
-struct Rendezvous {
-    threads: u32,
-    arrived: AtomicU32,
-    generation: AtomicU32,
-    sleepers: AtomicU32,
-    lock: Mutex<()>,
-    wake: Condvar,
-    spins: u32,
+/// A visit as model code sees it.
+struct Prepared {
+    segment: Segment,
+    context: StepContext,
+    layer: Option<LayerCall>,
+    prompt: Option<PromptCall>,
 }
 
-impl Rendezvous {
-    fn new(threads: u32, spins: u32) -> Rendezvous {
-        Rendezvous {
-            threads,
-            arrived: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            lock: Mutex::new(()),
-            wake: Condvar::new(),
-            spins,
-        }
-    }
-
-    /// Returns when all threads have called it as often as this one.
-    fn wait(&self) {
-        if self.threads == 1 {
-            return;
-        }
-        let generation = self.generation.load(Ordering::SeqCst);
-        if self.arrived.fetch_add(1, Ordering::SeqCst) + 1 == self.threads {
-            self.arrived.store(0, Ordering::SeqCst);
-            self.generation.store(generation.wrapping_add(1), Ordering::SeqCst);
-            // Either this load sees the sleeper, or the sleeper sees the new generation.
-            if self.sleepers.load(Ordering::SeqCst) > 0 {
-                let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-                self.wake.notify_all();
-            }
-            return;
-        }
-        for _ in 0..self.spins {
-            if self.generation.load(Ordering::SeqCst) != generation {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.generation.load(Ordering::SeqCst) == generation {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A segment and its context, handed to the waiting threads.
+/// The visits of an entry, handed to the waiting threads.
 #[derive(Clone, Copy)]
 struct Job {
-    segment: Segment,
-    context: *const StepContext,
+    visits: *const Prepared,
+    count: usize,
 }
 
 /// What the threads share.
@@ -145,12 +99,19 @@ unsafe extern "C" fn report_fault(team: *const c_void, number: u32, detail: u32)
     let _ = shared.fault.compare_exchange(0, packed, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// Threads that enter segments together.
+/// Threads that walk segments together.
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     times: Vec<SegmentTimes>,
+    /// Room for the visits of an entry; empty between entries.
+    prepared: Vec<Prepared>,
+    /// Per visit of a watched entry, how many barriers had been passed behind it.
+    ends: Vec<usize>,
 }
+
+// SAFETY: pointers lie in `prepared` only during `enter`, which has the team to itself.
+unsafe impl Send for Team {}
 
 /// The planes of one layer's cache and who writes and reads what in them.
 pub struct LayerPlanes<'a> {
@@ -185,7 +146,7 @@ pub struct Observed<'a> {
     pub from: u32,
 }
 
-/// The layer part of a [`Call`].
+/// The layer part of a [`Visit`].
 pub struct LayerArguments<'a> {
     /// Planes that rows are written to and read from.
     pub planes: LayerPlanes<'a>,
@@ -195,7 +156,7 @@ pub struct LayerArguments<'a> {
     pub observed: Option<Observed<'a>>,
 }
 
-/// The prompt part of a [`Call`]: what the selection knows and where it writes.
+/// The prompt part of a [`Visit`]: what the selection knows and where it writes.
 pub struct PromptArguments<'a> {
     /// Numbers; pointers and strides in it are ignored.
     pub numbers: PromptCall,
@@ -209,16 +170,14 @@ pub struct PromptArguments<'a> {
     pub selected_positions: &'a mut [u32],
 }
 
-/// Everything that a segment receives, as slices; the default is a call of no rows.
+/// What all segments of an entry receive, as slices; the default is an entry of no rows.
 #[derive(Default)]
-pub struct Call<'a> {
+pub struct Entry<'a> {
     /// Weights region.
     pub weights: &'a [u8],
-    /// Weight offsets of the segment.
-    pub segment_weights: &'a [u64],
     /// Arena.
     pub arena: &'a mut [u8],
-    /// Hidden rows of the call.
+    /// Hidden rows.
     pub hidden: &'a mut [f32],
     /// Token id of each row.
     pub tokens: &'a [u32],
@@ -226,29 +185,49 @@ pub struct Call<'a> {
     pub positions: &'a [u32],
     /// Rotary row of each row.
     pub rotary_rows: &'a [u32],
+    /// Rows of the entry.
+    pub rows: u32,
+}
+
+/// The head part of a [`Visit`].
+pub struct HeadArguments<'a> {
+    /// Rows for the head, indices into the hidden rows.
+    pub rows: &'a [u32],
+    /// Logits of those rows.
+    pub logits: &'a mut [f32],
+}
+
+/// One segment of an entry and what only it receives.
+pub struct Visit<'a> {
+    /// The segment.
+    pub segment: Segment,
+    /// Its weight offsets.
+    pub weights: &'a [u64],
     /// The layer, for `layer`, `observe` and `compact`.
     pub layer: Option<LayerArguments<'a>>,
     /// The prompt, for `observe` and `compact`.
     pub prompt: Option<PromptArguments<'a>>,
-    /// Rows for the head, indices into `hidden`.
-    pub head_rows: &'a [u32],
-    /// Logits of those rows.
-    pub logits: &'a mut [f32],
-    /// Rows of the call.
-    pub rows: u32,
+    /// The rows, for `head`.
+    pub head: Option<HeadArguments<'a>>,
+}
+
+impl<'a> Visit<'a> {
+    /// A visit of a segment that needs nothing but its weights.
+    pub fn new(segment: Segment, weights: &'a [u64]) -> Visit<'a> {
+        Visit { segment, weights, layer: None, prompt: None, head: None }
+    }
 }
 
 impl Team {
     /// A team of `threads` threads, the caller included; at least one.
     pub fn new(threads: usize) -> std::io::Result<Team> {
         let count = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
-        // More threads than processors: spinning would keep the one that is awaited from running.
-        let spins = if threads <= available_processors() { SPINS } else { 0 };
+        let crowded = threads > available_processors();
         let shared = Arc::new(Shared {
             threads: count,
-            start: Rendezvous::new(count, spins),
-            inside: Rendezvous::new(count, spins),
-            finish: Rendezvous::new(count, spins),
+            start: Rendezvous::new(count, crowded),
+            inside: Rendezvous::new(count, crowded),
+            finish: Rendezvous::new(count, crowded),
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             fault: AtomicU64::new(0),
@@ -263,7 +242,7 @@ impl Team {
                     .spawn(move || work(&shared, thread))
             })
             .collect::<std::io::Result<Vec<_>>>()?;
-        Ok(Team { shared, workers, times: Vec::new() })
+        Ok(Team { shared, workers, times: Vec::new(), prepared: Vec::new(), ends: Vec::new() })
     }
 
     /// Number of threads.
@@ -281,109 +260,147 @@ impl Team {
         std::mem::take(&mut self.times)
     }
 
-    fn note_times(&mut self, segment: Segment, start: Instant) {
+    fn note_times(&mut self, start: Instant) {
         let mut passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.times.iter().position(|times| times.segment as usize == segment as usize);
-        let index = known.unwrap_or_else(|| {
-            let phases = vec![Duration::ZERO; passed.len()];
-            self.times.push(SegmentTimes { segment, calls: 0, phases });
-            self.times.len() - 1
-        });
-        let times = &mut self.times[index];
-        times.calls += 1;
-        let mut from = start;
-        for (phase, passed) in times.phases.iter_mut().zip(passed.drain(..)) {
-            *phase += passed - from;
-            from = passed;
+        let (mut from, mut first) = (start, 0);
+        for (visit, end) in self.prepared.iter().zip(self.ends.drain(..)) {
+            let passed = &passed[first..end];
+            let address = visit.segment as usize;
+            let known = self.times.iter().position(|times| times.segment as usize == address);
+            let index = known.unwrap_or_else(|| {
+                let phases = vec![Duration::ZERO; passed.len()];
+                self.times.push(SegmentTimes { segment: visit.segment, calls: 0, phases });
+                self.times.len() - 1
+            });
+            let times = &mut self.times[index];
+            times.calls += 1;
+            for (phase, passed) in times.phases.iter_mut().zip(passed) {
+                *phase += *passed - from;
+                from = *passed;
+            }
+            first = end;
         }
+        passed.clear();
     }
 
-    /// Runs a segment on all threads and returns when all have left it.
+    /// Visits segments in order on all threads and returns when all threads have left the last.
     ///
     /// Only for segments of a [`crate::CompiledModel`] (whose makers promised that they keep to the
     /// contract of `weir_abi`) with the sizes of that model's tables; that is why this is private
     /// to the crate.
-    pub(crate) fn enter(&mut self, segment: Segment, call: Call<'_>) -> Result<(), ReportedFault> {
-        let rows = call.rows as usize;
+    pub(crate) fn enter<'a>(
+        &mut self,
+        entry: Entry<'a>,
+        visits: impl IntoIterator<Item = Visit<'a>>,
+    ) -> Result<(), ReportedFault> {
+        let rows = entry.rows as usize;
         assert!(
-            call.tokens.len() >= rows
-                && call.positions.len() >= rows
-                && call.rotary_rows.len() >= rows,
+            entry.tokens.len() >= rows
+                && entry.positions.len() >= rows
+                && entry.rotary_rows.len() >= rows,
             "a step's rows have tokens, positions and rotary rows"
         );
-        let layer = call.layer.map(|layer| {
-            assert!(layer.spans.len() >= rows, "a step's rows have spans");
-            let (queries, lse, from) = match layer.observed {
-                Some(observed) => {
-                    (observed.queries.as_mut_ptr(), observed.lse.as_mut_ptr(), observed.from)
-                }
-                None => (std::ptr::null_mut(), std::ptr::null_mut(), 0),
-            };
-            LayerCall {
-                keys: layer.planes.keys.as_mut_ptr(),
-                values: layer.planes.values.as_mut_ptr(),
-                key_slot_stride: layer.planes.strides.key_slot,
-                key_head_stride: layer.planes.strides.key_head,
-                value_slot_stride: layer.planes.strides.value_slot,
-                value_head_stride: layer.planes.strides.value_head,
-                spans: layer.spans.as_ptr(),
-                observed_queries: queries,
-                observed_lse: lse,
-                observed_from: from,
-                reserved: 0,
-            }
-        });
-        let prompt = call.prompt.map(|prompt| PromptCall {
-            keys: prompt.destination.keys.as_mut_ptr(),
-            values: prompt.destination.values.as_mut_ptr(),
-            key_slot_stride: prompt.destination.strides.key_slot,
-            key_head_stride: prompt.destination.strides.key_head,
-            value_slot_stride: prompt.destination.strides.value_slot,
-            value_head_stride: prompt.destination.strides.value_head,
-            scores: prompt.scores.as_mut_ptr(),
-            scratch: prompt.scratch.as_mut_ptr(),
-            selected_positions: prompt.selected_positions.as_mut_ptr(),
-            ..prompt.numbers
-        });
-        let context = StepContext {
-            weights: call.weights.as_ptr(),
-            arena: call.arena.as_mut_ptr(),
-            hidden: call.hidden.as_mut_ptr(),
-            tokens: call.tokens.as_ptr(),
-            positions: call.positions.as_ptr(),
-            rotary_rows: call.rotary_rows.as_ptr(),
-            segment_weights: call.segment_weights.as_ptr(),
-            layer: layer.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-            prompt: prompt.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-            head_rows: call.head_rows.as_ptr(),
-            logits: call.logits.as_mut_ptr(),
+        let common = StepContext {
+            weights: entry.weights.as_ptr(),
+            arena: entry.arena.as_mut_ptr(),
+            hidden: entry.hidden.as_mut_ptr(),
+            tokens: entry.tokens.as_ptr(),
+            positions: entry.positions.as_ptr(),
+            rotary_rows: entry.rotary_rows.as_ptr(),
+            segment_weights: std::ptr::null(),
+            layer: std::ptr::null(),
+            prompt: std::ptr::null(),
+            head_rows: std::ptr::null(),
+            logits: std::ptr::null_mut(),
             barrier,
             fault: report_fault,
             team: Arc::as_ptr(&self.shared).cast(),
-            rows: call.rows,
-            head_row_count: call.head_rows.len() as u32,
+            rows: entry.rows,
+            head_row_count: 0,
         };
-        let start = Instant::now();
-        self.run(Job { segment, context: &raw const context });
-        if self.shared.watched.load(Ordering::Relaxed) {
-            self.note_times(segment, start);
+        self.prepared.clear();
+        self.prepared.extend(visits.into_iter().map(|visit| prepare(&common, rows, visit)));
+        // Only now, when their number is known, do the visits stay where they are.
+        for visit in &mut self.prepared {
+            visit.context.layer = visit.layer.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            visit.context.prompt =
+                visit.prompt.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         }
+        let start = Instant::now();
+        self.run();
+        if self.shared.watched.load(Ordering::Relaxed) {
+            self.note_times(start);
+        }
+        self.prepared.clear();
         match self.shared.fault.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             packed => Err(ReportedFault { number: (packed >> 32) as u32, detail: packed as u32 }),
         }
     }
 
-    fn run(&mut self, job: Job) {
+    fn run(&mut self) {
+        let job = Job { visits: self.prepared.as_ptr(), count: self.prepared.len() };
         // SAFETY: the other threads read the job only between `start` and `finish`; thread 0 is
         // here, before `start`.
         unsafe { *self.shared.job.get() = Some(job) };
         self.shared.start.wait();
-        // SAFETY: the segment comes from a compiled model and `context` points to living data of
-        // the sizes that the model's tables state (see `enter`).
-        unsafe { (job.segment)(job.context, 0, self.shared.threads) };
+        let watched = self.shared.watched.load(Ordering::Relaxed);
+        for visit in &self.prepared {
+            // SAFETY: the segment comes from a compiled model and its context points to living
+            // data of the sizes that the model's tables state (see `enter`).
+            unsafe { (visit.segment)(&raw const visit.context, 0, self.shared.threads) };
+            if watched {
+                let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+                self.ends.push(passed.len());
+            }
+        }
         self.shared.finish.wait();
     }
+}
+
+/// The pointers of a visit.
+fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
+    let layer = visit.layer.map(|layer| {
+        assert!(layer.spans.len() >= rows, "a step's rows have spans");
+        let (queries, lse, from) = match layer.observed {
+            Some(observed) => {
+                (observed.queries.as_mut_ptr(), observed.lse.as_mut_ptr(), observed.from)
+            }
+            None => (std::ptr::null_mut(), std::ptr::null_mut(), 0),
+        };
+        LayerCall {
+            keys: layer.planes.keys.as_mut_ptr(),
+            values: layer.planes.values.as_mut_ptr(),
+            key_slot_stride: layer.planes.strides.key_slot,
+            key_head_stride: layer.planes.strides.key_head,
+            value_slot_stride: layer.planes.strides.value_slot,
+            value_head_stride: layer.planes.strides.value_head,
+            spans: layer.spans.as_ptr(),
+            observed_queries: queries,
+            observed_lse: lse,
+            observed_from: from,
+            reserved: 0,
+        }
+    });
+    let prompt = visit.prompt.map(|prompt| PromptCall {
+        keys: prompt.destination.keys.as_mut_ptr(),
+        values: prompt.destination.values.as_mut_ptr(),
+        key_slot_stride: prompt.destination.strides.key_slot,
+        key_head_stride: prompt.destination.strides.key_head,
+        value_slot_stride: prompt.destination.strides.value_slot,
+        value_head_stride: prompt.destination.strides.value_head,
+        scores: prompt.scores.as_mut_ptr(),
+        scratch: prompt.scratch.as_mut_ptr(),
+        selected_positions: prompt.selected_positions.as_mut_ptr(),
+        ..prompt.numbers
+    });
+    let mut context = StepContext { segment_weights: visit.weights.as_ptr(), ..*common };
+    if let Some(head) = visit.head {
+        context.head_rows = head.rows.as_ptr();
+        context.head_row_count = head.rows.len() as u32;
+        context.logits = head.logits.as_mut_ptr();
+    }
+    Prepared { segment: visit.segment, context, layer, prompt }
 }
 
 impl Drop for Team {
@@ -403,10 +420,15 @@ fn work(shared: &Shared, thread: u32) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: thread 0 wrote the job before it arrived at `start`.
-        if let Some(job) = unsafe { *shared.job.get() } {
-            // SAFETY: thread 0 keeps the context alive until all threads have arrived at `finish`.
-            unsafe { (job.segment)(job.context, thread, shared.threads) };
+        // SAFETY: thread 0 wrote the job before it arrived at `start`, and keeps the visits where
+        // they are until all threads have arrived at `finish`.
+        let visits = unsafe {
+            (*shared.job.get())
+                .map_or(&[][..], |job| std::slice::from_raw_parts(job.visits, job.count))
+        };
+        for visit in visits {
+            // SAFETY: as in `run`.
+            unsafe { (visit.segment)(&raw const visit.context, thread, shared.threads) };
         }
         shared.finish.wait();
     }

@@ -5,7 +5,8 @@
 
 use core::ffi::c_void;
 
-/// A segment of model code: `(context, thread, threads)`, entered by all threads of the team.
+/// A segment of model code: `(context, thread, threads)`, entered by all threads of the team. It
+/// ends with a barrier, so that threads may walk from one segment into the next by themselves.
 pub type Segment = unsafe extern "C" fn(*const StepContext, u32, u32);
 
 /// Waits until every thread of the team has arrived; memory written before is seen after.

@@ -110,6 +110,18 @@ impl SlotCache {
         self.planes_and_positions(layer, 0).0
     }
 
+    /// Planes of all layers, in order.
+    pub fn all_planes(&mut self) -> impl Iterator<Item = LayerPlanes<'_>> {
+        let mut rest = &mut self.bytes[..];
+        // Layers lie behind each other from the first byte on.
+        self.layers.iter().map(move |block| {
+            let (keys, behind) = std::mem::take(&mut rest).split_at_mut(block.keys.len());
+            let (values, behind) = behind.split_at_mut(block.values.len());
+            rest = behind;
+            LayerPlanes { keys, values, strides: block.strides }
+        })
+    }
+
     /// Planes of a layer, and the positions of the rows selected in a slot.
     pub fn planes_and_positions(
         &mut self,

@@ -14,7 +14,9 @@ use super::steps::Forward;
 use super::{LongPrompt, ModelShape, StepFault};
 use crate::RuntimeError;
 use crate::cache::{LayerShape, Placement, strides};
-use crate::team::{Call, LayerArguments, LayerPlanes, Observed, PlaneStrides, PromptArguments};
+use crate::team::{
+    Entry, LayerArguments, LayerPlanes, Observed, PlaneStrides, PromptArguments, Visit,
+};
 
 /// The long prompt that runs, and the scratch memory of all that ever will.
 pub(super) struct PromptJob {
@@ -150,21 +152,17 @@ impl Forward {
 
     fn run_tile_embed(&mut self, tile: std::ops::Range<usize>) -> Result<(), StepFault> {
         let width = self.prompt.hidden_width;
-        let call = Call {
+        let entry = Entry {
             weights: self.model.weights(),
-            segment_weights: self.model.embed_weights(),
             arena: &mut self.arena,
             hidden: &mut self.prompt.hidden[tile.start * width..tile.end * width],
             tokens: &self.rows.tokens,
             positions: &self.rows.positions,
             rotary_rows: &self.rows.rotary,
-            layer: None,
-            prompt: None,
-            head_rows: &[],
-            logits: &mut [],
             rows: tile.len() as u32,
         };
-        Ok(self.team.enter(self.segments.embed, call)?)
+        let embed = Visit::new(self.segments.embed, self.model.embed_weights());
+        Ok(self.team.enter(entry, [embed])?)
     }
 
     fn run_tile_layer(
@@ -195,29 +193,29 @@ impl Forward {
             lse: &mut job.observed_lse[..],
             from: length - layer.layout.observed,
         });
-        let entry = &self.model.layers()[index];
-        let call = Call {
+        let row = &self.model.layers()[index];
+        let entry = Entry {
             weights: self.model.weights(),
-            segment_weights: self.model.layer_weights(entry),
             arena: &mut self.arena,
             hidden: &mut job.hidden[tile.start * width..tile.end * width],
             tokens: &self.rows.tokens,
             positions: &self.rows.positions,
             rotary_rows: &self.rows.rotary,
-            layer: Some(LayerArguments { planes, spans: &job.spans, observed }),
-            prompt: None,
-            head_rows: &[],
-            logits: &mut [],
             rows: tile.len() as u32,
         };
-        Ok(self.team.enter(self.segments.kinds[entry.kind as usize].layer, call)?)
+        let segment = self.segments.kinds[row.kind as usize].layer;
+        let visit = Visit {
+            layer: Some(LayerArguments { planes, spans: &job.spans, observed }),
+            ..Visit::new(segment, self.model.layer_weights(row))
+        };
+        Ok(self.team.enter(entry, [visit])?)
     }
 
     /// Scores the prompt's rows of a layer if any are selected, and writes the kept ones into the
     /// slot.
     fn compact(&mut self, index: usize, layer: &LayerShape) -> Result<(), StepFault> {
-        let entry = self.model.layers()[index];
-        let kind = self.segments.kinds[entry.kind as usize];
+        let row = self.model.layers()[index];
+        let kind = self.segments.kinds[row.kind as usize];
         let segments = [selects(layer).then_some(kind.observe), Some(kind.compact)];
         for segment in segments.into_iter().flatten() {
             let job = &mut self.prompt;
@@ -247,14 +245,7 @@ impl Forward {
             };
             let (destination, selected_positions) =
                 self.cache.planes_and_positions(index, job.slot);
-            let call = Call {
-                weights: self.model.weights(),
-                segment_weights: self.model.layer_weights(&entry),
-                arena: &mut self.arena,
-                hidden: &mut job.hidden,
-                tokens: &[],
-                positions: &[],
-                rotary_rows: &[],
+            let visit = Visit {
                 layer: Some(LayerArguments {
                     planes: dense_planes(&mut job.dense, dense_strides(layer, length)),
                     spans: &[],
@@ -271,11 +262,15 @@ impl Forward {
                     scratch: &mut job.scratch,
                     selected_positions,
                 }),
-                head_rows: &[],
-                logits: &mut [],
-                rows: 0,
+                ..Visit::new(segment, self.model.layer_weights(&row))
             };
-            self.team.enter(segment, call)?;
+            let entry = Entry {
+                weights: self.model.weights(),
+                arena: &mut self.arena,
+                hidden: &mut job.hidden,
+                ..Entry::default()
+            };
+            self.team.enter(entry, [visit])?;
         }
         Ok(())
     }

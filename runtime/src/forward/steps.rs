@@ -1,4 +1,4 @@
-//! Steps: embed, every layer, head, over a mixture of rows.
+//! Steps: embed, every layer, head, over a mixture of rows. A step is one entry of the team.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{LongPrompt, ModelShape, RuntimeOptions, StepFault, StepModel, StepRo
 use crate::cache::{LayerShape, Placement, SlotCache};
 use crate::cores::default_threads;
 use crate::machine;
-use crate::team::{Call, LayerArguments, Team};
+use crate::team::{Entry, HeadArguments, LayerArguments, Team, Visit};
 use crate::weights::LevelSegments;
 use crate::{CompiledModel, RuntimeError};
 
@@ -29,8 +29,6 @@ pub struct Forward {
     hidden: Buffer<f32>,
     pub(super) rows: RowInputs,
     spans: Vec<Vec<RowSpans>>,
-    /// One head call's logits, for rows that the caller's buffer takes only later.
-    head_limit: usize,
 }
 
 /// Inputs of the rows of one call; reused from call to call.
@@ -78,7 +76,6 @@ impl Forward {
         let max_rows = shape.max_rows as usize;
         let prefill = prefill_bytes(&shape, &layers);
         let prompt = PromptJob::new(&shape, &layers)?;
-        let head_limit = header.max_head_rows as usize;
         Ok(Forward {
             segments,
             cache,
@@ -93,7 +90,6 @@ impl Forward {
                 rotary: Vec::with_capacity(max_rows),
             },
             spans: shape.layouts.iter().map(|_| Vec::with_capacity(max_rows)).collect(),
-            head_limit,
             layers,
             shape,
             model,
@@ -140,40 +136,6 @@ impl Forward {
         self.cache.poison(byte);
     }
 
-    /// Runs the head on rows of `hidden`, as many at once as the model takes.
-    pub(super) fn run_head(
-        &mut self,
-        hidden: Hidden,
-        head_rows: &[u32],
-        logits: &mut [f32],
-    ) -> Result<(), StepFault> {
-        let vocabulary = self.shape.vocabulary as usize;
-        let hidden = match hidden {
-            Hidden::Step => &mut self.hidden[..],
-            Hidden::Prompt => self.prompt.hidden(),
-        };
-        let calls =
-            head_rows.chunks(self.head_limit).zip(logits.chunks_mut(self.head_limit * vocabulary));
-        for (head_rows, logits) in calls {
-            let call = Call {
-                weights: self.model.weights(),
-                segment_weights: self.model.head_weights(),
-                arena: &mut self.arena,
-                hidden: &mut *hidden,
-                tokens: &[],
-                positions: &[],
-                rotary_rows: &[],
-                layer: None,
-                prompt: None,
-                head_rows,
-                logits,
-                rows: 0,
-            };
-            self.team.enter(self.segments.head, call)?;
-        }
-        Ok(())
-    }
-
     fn place_rows(&mut self, rows: &[StepRow]) {
         self.rows.clear();
         for row in rows {
@@ -190,13 +152,22 @@ impl Forward {
     }
 }
 
-/// Which hidden rows the head reads.
-#[derive(Clone, Copy)]
-pub(super) enum Hidden {
-    /// Those of the step.
-    Step,
-    /// Those of the long prompt.
-    Prompt,
+/// Visits of the head, each with as many rows as the model takes at once.
+fn head_visits<'a>(
+    segments: &LevelSegments,
+    model: &'a CompiledModel,
+    head_rows: &'a [u32],
+    logits: &'a mut [f32],
+) -> impl Iterator<Item = Visit<'a>> {
+    let segment = segments.head;
+    let limit = model.header().max_head_rows as usize;
+    let vocabulary = model.header().vocabulary as usize;
+    head_rows.chunks(limit).zip(logits.chunks_mut(limit * vocabulary)).map(move |(rows, logits)| {
+        Visit {
+            head: Some(HeadArguments { rows, logits }),
+            ..Visit::new(segment, model.head_weights())
+        }
+    })
 }
 
 impl StepModel for Forward {
@@ -216,45 +187,28 @@ impl StepModel for Forward {
             "room for logits"
         );
         self.place_rows(rows);
-        let count = rows.len() as u32;
         let model = &self.model;
-        let call = Call {
+        let (segments, spans) = (&self.segments, &self.spans);
+        let entry = Entry {
             weights: model.weights(),
-            segment_weights: model.embed_weights(),
             arena: &mut self.arena,
             hidden: &mut self.hidden,
             tokens: &self.rows.tokens,
             positions: &self.rows.positions,
             rotary_rows: &self.rows.rotary,
-            layer: None,
-            prompt: None,
-            head_rows: &[],
-            logits: &mut [],
-            rows: count,
+            rows: rows.len() as u32,
         };
-        self.team.enter(self.segments.embed, call)?;
-        for (index, layer) in model.layers().iter().enumerate() {
-            let call = Call {
-                weights: model.weights(),
-                segment_weights: model.layer_weights(layer),
-                arena: &mut self.arena,
-                hidden: &mut self.hidden,
-                tokens: &self.rows.tokens,
-                positions: &self.rows.positions,
-                rotary_rows: &self.rows.rotary,
-                layer: Some(LayerArguments {
-                    planes: self.cache.planes(index),
-                    spans: &self.spans[layer.layout as usize],
-                    observed: None,
-                }),
-                prompt: None,
-                head_rows: &[],
-                logits: &mut [],
-                rows: count,
-            };
-            self.team.enter(self.segments.kinds[layer.kind as usize].layer, call)?;
-        }
-        self.run_head(Hidden::Step, head_rows, logits)
+        let embed = Visit::new(segments.embed, model.embed_weights());
+        let layers = model.layers().iter().zip(self.cache.all_planes()).map(|(layer, planes)| {
+            let spans = &spans[layer.layout as usize];
+            let segment = segments.kinds[layer.kind as usize].layer;
+            Visit {
+                layer: Some(LayerArguments { planes, spans, observed: None }),
+                ..Visit::new(segment, model.layer_weights(layer))
+            }
+        });
+        let head = head_visits(segments, model, head_rows, logits);
+        Ok(self.team.enter(entry, [embed].into_iter().chain(layers).chain(head))?)
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
@@ -268,6 +222,13 @@ impl StepModel for Forward {
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
         let rows = logits.len() / self.shape.vocabulary as usize;
         let head_rows: Vec<u32> = (first..first + rows as u32).collect();
-        self.run_head(Hidden::Prompt, &head_rows, logits)
+        let entry = Entry {
+            weights: self.model.weights(),
+            arena: &mut self.arena,
+            hidden: self.prompt.hidden(),
+            ..Entry::default()
+        };
+        let visits = head_visits(&self.segments, &self.model, &head_rows, logits);
+        Ok(self.team.enter(entry, visits)?)
     }
 }

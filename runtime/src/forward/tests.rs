@@ -121,6 +121,7 @@ unsafe extern "C" fn embed(context: *const StepContext, thread: u32, threads: u3
             *rows.state(row) = mix(token, rotary, 1);
         }
     }
+    rows.barrier(thread);
 }
 
 unsafe extern "C" fn layer(context: *const StepContext, thread: u32, threads: u32) {
@@ -165,13 +166,14 @@ unsafe extern "C" fn layer(context: *const StepContext, thread: u32, threads: u3
             *state = mix(*state, sum, salt);
         }
     }
+    rows.barrier(thread);
 }
 
 unsafe extern "C" fn observe(context: *const StepContext, thread: u32, _threads: u32) {
-    if thread > 0 {
-        return;
-    }
     let rows = Rows::new(context);
+    if thread > 0 {
+        return rows.barrier(thread);
+    }
     let layer = rows.layer();
     // SAFETY: observe receives a prompt whose scratch has the documented sizes.
     unsafe {
@@ -187,13 +189,14 @@ unsafe extern "C" fn observe(context: *const StepContext, thread: u32, _threads:
             }
         }
     }
+    rows.barrier(thread);
 }
 
 unsafe extern "C" fn compact(context: *const StepContext, thread: u32, _threads: u32) {
-    if thread > 0 {
-        return;
-    }
     let rows = Rows::new(context);
+    if thread > 0 {
+        return rows.barrier(thread);
+    }
     let layer = rows.layer();
     // SAFETY: compact receives a prompt; rows of both plane pairs are inside them.
     unsafe {
@@ -231,6 +234,7 @@ unsafe extern "C" fn compact(context: *const StepContext, thread: u32, _threads:
             }
         }
     }
+    rows.barrier(thread);
 }
 
 unsafe extern "C" fn head(context: *const StepContext, thread: u32, threads: u32) {
@@ -245,6 +249,7 @@ unsafe extern "C" fn head(context: *const StepContext, thread: u32, threads: u32
             }
         }
     }
+    rows.barrier(thread);
 }
 
 fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> CacheLayout {

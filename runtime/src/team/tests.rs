@@ -20,6 +20,19 @@ unsafe extern "C" fn rotate(context: *const StepContext, thread: u32, threads: u
     }
 }
 
+/// Adds to every value its neighbour's, which a visit before this one may have written.
+unsafe extern "C" fn add_neighbour(context: *const StepContext, thread: u32, threads: u32) {
+    // SAFETY: as in `rotate`; values are read before the first barrier and written behind it.
+    unsafe {
+        let context = &*context;
+        let (own, neighbour) = (thread as usize, ((thread + 1) % threads) as usize);
+        let sum = *context.hidden.add(own) + *context.hidden.add(neighbour);
+        (context.barrier)(context.team, thread);
+        *context.hidden.add(own) = sum;
+        (context.barrier)(context.team, thread);
+    }
+}
+
 unsafe extern "C" fn complain(context: *const StepContext, thread: u32, _threads: u32) {
     // SAFETY: `enter` passes a living context.
     let context = unsafe { &*context };
@@ -27,8 +40,9 @@ unsafe extern "C" fn complain(context: *const StepContext, thread: u32, _threads
     unsafe { (context.fault)(context.team, 7, thread) };
 }
 
-fn call(hidden: &mut [f32]) -> Call<'_> {
-    Call { hidden, ..Call::default() }
+fn enter(team: &mut Team, hidden: &mut [f32], segments: &[Segment]) -> Result<(), ReportedFault> {
+    let entry = Entry { hidden, ..Entry::default() };
+    team.enter(entry, segments.iter().map(|segment| Visit::new(*segment, &[])))
 }
 
 #[test]
@@ -38,12 +52,42 @@ fn threads_meet_at_the_barrier_again_and_again() {
         assert_eq!(team.threads(), threads);
         for _ in 0..200 {
             let mut hidden = vec![0.0; 2 * threads];
-            team.enter(rotate, call(&mut hidden)).unwrap();
+            enter(&mut team, &mut hidden, &[rotate]).unwrap();
             let expected: Vec<f32> =
                 (0..threads).map(|thread| ((thread + 1) % threads) as f32 + 1.0).collect();
             assert_eq!(hidden[threads..], expected);
         }
     }
+}
+
+#[test]
+fn segments_of_an_entry_follow_each_other() {
+    for threads in [1_usize, 2, 3] {
+        let mut team = Team::new(threads).unwrap();
+        for _ in 0..200 {
+            let mut hidden = vec![0.0; 2 * threads];
+            let segments: Vec<Segment> = vec![rotate, add_neighbour, add_neighbour];
+            enter(&mut team, &mut hidden, &segments).unwrap();
+            let value = |thread: usize| (thread % threads) as f32 + 1.0;
+            let expected: Vec<f32> = (0..threads)
+                .map(|thread| value(thread) + 2.0 * value(thread + 1) + value(thread + 2))
+                .collect();
+            assert_eq!(hidden[..threads], expected);
+        }
+    }
+}
+
+#[test]
+fn what_is_watched_is_told_by_segment_and_phase() {
+    let mut team = Team::new(2).unwrap();
+    team.watch();
+    for _ in 0..3 {
+        enter(&mut team, &mut [0.0; 4], &[rotate, add_neighbour, add_neighbour]).unwrap();
+    }
+    let times = team.take_times();
+    let told: Vec<_> = times.iter().map(|times| (times.calls, times.phases.len())).collect();
+    assert_eq!(told, [(3, 2), (6, 2)]);
+    assert!(times.iter().all(|times| times.phases.iter().all(|phase| *phase > Duration::ZERO)));
 }
 
 #[test]
@@ -53,7 +97,7 @@ fn sleeping_threads_wake_up() {
         // Much longer than the time that a waiting thread spins.
         std::thread::sleep(Duration::from_millis(20));
         let mut hidden = vec![0.0; 4];
-        team.enter(rotate, call(&mut hidden)).unwrap();
+        enter(&mut team, &mut hidden, &[rotate]).unwrap();
         assert_eq!(hidden, [1.0, 2.0, 2.0, 1.0]);
     }
 }
@@ -61,8 +105,8 @@ fn sleeping_threads_wake_up() {
 #[test]
 fn the_first_fault_is_reported_once() {
     let mut team = Team::new(2).unwrap();
-    let fault = team.enter(complain, call(&mut [])).unwrap_err();
+    let fault = enter(&mut team, &mut [], &[complain]).unwrap_err();
     assert_eq!(fault.number, 7);
     assert!(fault.detail < 2);
-    assert_eq!(team.enter(rotate, call(&mut [0.0; 4])), Ok(()));
+    assert_eq!(enter(&mut team, &mut [0.0; 4], &[rotate]), Ok(()));
 }
