@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use tempfile::NamedTempFile;
+use weir_abi::IsaLevel;
 use weir_codegen::container::{write_executable, write_library, write_object};
-use weir_runtime::command::{MAX_SLOTS, whole};
+use weir_runtime::command::{MAX_SLOTS, parse_isa, whole};
 
 use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
@@ -31,6 +32,11 @@ pub struct Compile {
         allow_hyphen_values = true
     )]
     pub slots: u32,
+
+    /// Instruction sets to emit code for, with commas between; portable is always there [default:
+    /// all that weir knows]
+    #[arg(long, value_name = "LEVELS", value_delimiter = ',', value_parser = parse_isa)]
+    pub isa: Option<Vec<IsaLevel>>,
 
     /// File to write ("-" for standard output with --emit ir, clif or asm)
     #[arg(
@@ -91,7 +97,7 @@ impl Compile {
             return Ok(());
         }
         let listing = matches!(self.emit, Emit::Clif | Emit::Asm);
-        let how = Emission { listing, profile: false };
+        let how = Emission { levels: self.isa.as_deref(), listing, profile: false };
         with_image(&mut lowered, &model, &progress, how, |image, report| {
             let work = progress.start_bytes("writing", image.weights.bytes);
             let mut advance = |done, _| work.at(done);

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use weir_abi::IsaLevel;
 use weir_codegen::image::ModelImage;
 use weir_codegen::jit::ModelInMemory;
 use weir_codegen::kernels::matmul::Compute;
@@ -129,7 +130,9 @@ fn pass_facts(report: &Report) -> Vec<PassFacts> {
 
 /// How code is generated, beyond what the model is made into.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Emission {
+pub struct Emission<'a> {
+    /// Levels besides the portable one; all if not given.
+    pub levels: Option<&'a [IsaLevel]>,
     /// Keeps texts of the code.
     pub listing: bool,
     /// Lets the time of every kernel be measured.
@@ -163,7 +166,7 @@ pub fn with_image<T>(
     lowered: &mut Lowered,
     options: &ModelOptions,
     progress: &Progress,
-    how: Emission,
+    how: Emission<'_>,
     write: impl FnOnce(&ModelImage<'_>, &weir_codegen::Report) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let start = Instant::now();
@@ -184,6 +187,7 @@ pub fn with_image<T>(
     })?;
     let mut codegen = weir_codegen::Options {
         compute,
+        levels: how.levels.unwrap_or(&IsaLevel::ALL),
         max_rows: options.step_rows,
         // A head call serves all slots; a few more rows cost little and speed up `logits`.
         max_head_rows: options.slots.max(16).min(options.step_rows),
@@ -229,7 +233,7 @@ pub fn load_lowered(
     options: &ModelOptions,
     report: &ReportOptions,
     progress: &Progress,
-    how: Emission,
+    how: Emission<'_>,
 ) -> Result<CompiledModel, Failure> {
     if !lowered.is_complete() {
         return Err(Failure::usage(

@@ -83,5 +83,6 @@ pub fn run(line: CommandLine) -> ExitCode {
 pub fn compile_executable(options: &ModelOptions, output: &std::path::Path) -> Result<(), Failure> {
     let report = ReportOptions { quiet: true, ..ReportOptions::default() };
     let (model, slots) = (options.clone(), options.slots);
-    Compile { model, slots, output: Some(output.to_path_buf()), emit: Emit::Exe, report }.run()
+    let output = Some(output.to_path_buf());
+    Compile { model, slots, isa: None, output, emit: Emit::Exe, report }.run()
 }

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use weir_abi::IsaLevel;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -68,6 +70,56 @@ fn inspect_says_formats_and_passes_to_programs_too() {
     let passes = facts["passes"].as_array().expect("passes");
     let cache = passes.iter().find(|pass| pass["name"] == "insert-kv-cache").expect("the pass");
     assert_eq!(cache["changes"], 2);
+}
+
+#[test]
+fn code_is_emitted_for_the_levels_that_are_asked_for() {
+    let levels = |options: &[&str]| {
+        let call = ["compile", "models/tales/onnx-genai-int4", "--emit", "asm", "-o", "-"];
+        let output = weir(&[&call, options].concat());
+        assert!(output.status.success());
+        let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+        let emitted = IsaLevel::ALL.into_iter().map(IsaLevel::name);
+        let emitted = emitted.filter(|name| listing.contains(&format!("layer-0-{name}")));
+        emitted.collect::<Vec<_>>()
+    };
+    assert_eq!(levels(&[]), IsaLevel::ALL.map(IsaLevel::name));
+    assert_eq!(levels(&["--isa", "avx512,avx2"]), ["portable", "avx2", "avx512"]);
+    assert_eq!(levels(&["--isa", "portable"]), ["portable"]);
+}
+
+/// A narrowed executable says what it has, runs the best of it, and refuses the rest by name.
+#[test]
+fn a_narrowed_executable_has_no_other_levels() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("tales");
+    let path = path.to_str().expect("a UTF-8 path");
+    let model = "models/tales/onnx-genai-int4";
+    let compiled = weir(&["compile", model, "--isa", "avx2", "-o", path]);
+    if !compiled.status.success() {
+        let error = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        assert!(error.contains("WEIR_STUB=skip"), "{error}");
+        println!("skipped without the runtime (WEIR_STUB=skip)");
+        return;
+    }
+    let start = |arguments: &[&str]| {
+        Command::new(path).args(arguments).output().expect("the executable starts")
+    };
+    let facts = start(&["info", "--json"]).stdout;
+    let facts: serde_json::Value = serde_json::from_slice(&facts).expect("JSON");
+    assert_eq!(facts["isa_levels"], serde_json::json!(["portable", "avx2"]));
+    assert_eq!(facts["isa"], "avx2");
+    let told = String::from_utf8_lossy(&start(&["info"]).stdout).into_owned();
+    assert!(told.contains("has code for portable, avx2\n"), "{told}");
+    let call = ["generate", "--ids", "1,2", "--max-tokens", "2", "--isa"];
+    assert!(start(&[&call[..], &["portable"]].concat()).status.success());
+    let refused = start(&[&call[..], &["avx512"]].concat());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        error.contains("this model has no code for avx512, only for portable, avx2"),
+        "{error}"
+    );
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 /// Every file in `rendered` begins with a command line; what follows is what it prints and its exit

@@ -32,6 +32,8 @@ mod tests;
 pub struct Options<'a> {
     /// Arithmetic of products; the weights' own where none is given.
     pub compute: Option<Compute>,
+    /// Levels that code is emitted for, besides the portable one.
+    pub levels: &'a [IsaLevel],
     /// Most rows of a step.
     pub max_rows: u32,
     /// Most rows of a call of the head.
@@ -488,7 +490,8 @@ fn emit(
         prompt.push((observe, emit_compact(&mut assembly, &name, &kind.attend.cache)?));
     }
     let mut levels: Vec<(IsaLevel, FuncId, Vec<FuncId>, FuncId)> = Vec::new();
-    for level in IsaLevel::ALL {
+    let chosen = |level: &IsaLevel| *level == IsaLevel::Portable || options.levels.contains(level);
+    for level in IsaLevel::ALL.into_iter().filter(chosen) {
         let first = emit_segment(&mut assembly, embed, level, options.profile)?;
         let layers = kinds
             .iter()

@@ -202,6 +202,7 @@ fn options() -> Options<'static> {
         tokenizer: b"tok",
         chat_template: b"",
         facts: b"{}",
+        levels: &IsaLevel::ALL,
         listing: false,
         profile: false,
     }

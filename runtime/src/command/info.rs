@@ -75,6 +75,8 @@ impl Info {
             )?;
         }
         writeln!(out, "  runs {} on {} threads", text("isa"), facts["threads"])?;
+        let levels = compiled_levels(model).join(", ");
+        writeln!(out, "  has code for {levels}")?;
         let ceiling = model.memory_ceiling(&self.runtime.resolve())?;
         writeln!(out, "  {ceiling}")?;
         let per_slot = facts["cache_bytes_per_slot"].as_u64().unwrap_or_default();
@@ -88,7 +90,6 @@ impl Info {
         let header = compiled.header();
         let ceiling = model.memory_ceiling(&options)?;
         let slots = options.slots.unwrap_or(header.slots);
-        let levels: Vec<_> = compiled.levels().iter().map(|level| level.level.name()).collect();
         let layouts: Vec<_> = (0_u32..)
             .zip(compiled.layouts())
             .map(|(index, layout)| {
@@ -124,11 +125,16 @@ impl Info {
             "passes": model.facts().passes,
             "cache_layouts": layouts,
             "isa": machine::choose_level(compiled, options.isa)?.level.name(),
-            "isa_levels": levels,
+            "isa_levels": compiled_levels(model),
             "threads": options.threads.unwrap_or_else(cores::default_threads),
             "cache_bytes_per_slot": ceiling.cache / u64::from(slots),
             "memory": ceiling,
             "memory_ceiling_bytes": ceiling.total(),
         }))
     }
+}
+
+/// Names of the levels that the model has code for, lowest first.
+fn compiled_levels(model: &Model) -> Vec<&'static str> {
+    model.compiled().levels().iter().map(|level| level.level.name()).collect()
 }

@@ -25,7 +25,7 @@ pub use generate::Generate;
 pub use info::Info;
 pub use logits::Logits;
 pub use numbers::whole;
-pub use options::{MAX_SLOTS, RuntimeArguments, SamplingArguments};
+pub use options::{MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
 pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};

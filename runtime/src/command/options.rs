@@ -9,7 +9,8 @@ use super::numbers::{sampling, whole};
 use super::say;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
 
-pub(super) fn parse_isa(text: &str) -> Result<IsaLevel, String> {
+/// The level of a name, or a sentence with all names.
+pub fn parse_isa(text: &str) -> Result<IsaLevel, String> {
     IsaLevel::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| {
         format!("it must be one of {}", IsaLevel::ALL.map(IsaLevel::name).join(", "))
     })
