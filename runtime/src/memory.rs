@@ -9,7 +9,7 @@ use crate::{CompiledModel, RuntimeError, RuntimeOptions, cores};
 /// Allowance for the process besides what is counted below: its own code and data (2.2 MiB resident
 /// with nothing but the help text printed; static, x86-64), the allocator's reserves, the template
 /// engine, and text of the requests on its way in and out.
-const PROCESS_BYTES: u64 = 16 << 20;
+const PROCESS_BYTES: u64 = 8 << 20;
 
 /// Allowance for the stack of a compute thread. Model code keeps its data in the arena, so a thread
 /// touches pages of call frames only.

@@ -44,8 +44,8 @@ fn emit(form: Emit, output: &Path) -> Result<()> {
     let options = setup().options(&model());
     let report = ReportOptions { quiet: true, ..ReportOptions::default() };
     let slots = options.slots;
-    Compile { model: options, slots, output: Some(output.to_path_buf()), emit: form, report }
-        .run()?;
+    let output = Some(output.to_path_buf());
+    Compile { model: options, slots, isa: None, output, emit: form, report }.run()?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod broken;
 mod company;
 mod golden;
 mod library;
+mod memory;
 mod policies;
 mod trained;
 mod weights;
@@ -32,5 +33,6 @@ fn main() {
     trials.extend(artefact::trials());
     trials.extend(broken::trials());
     trials.extend(library::trials());
+    trials.extend(memory::trials());
     libtest_mimic::run(&arguments, trials).exit();
 }

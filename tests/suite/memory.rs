@@ -1,0 +1,108 @@
+//! The memory ceiling that a compiled model prints is kept, with a vocabulary of real size.
+//!
+//! Mapped file pages are the system's to drop and reread, so what counts is anonymous memory: caches,
+//! buffers, logits, what the tokenizer builds and the allowance for the process. The kernel's count of
+//! it (`RssAnon`) is read while requests run in all slots. A peak between two readings is missed, so
+//! the test can pass where it should fail, never the other way round.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use weir_frontend::synthetic::Shape;
+use weir_tests::systems::{Binary, Setup};
+
+use crate::trial;
+
+/// Requests at once.
+const SLOTS: u32 = 8;
+
+/// Tokens of a request; the tokenizer of the made model has one per byte of such a text.
+const CONTEXT: u32 = 1024;
+
+/// What may lie beside weights, cache and prompt scratch at the width of a 1B model.
+const BESIDE: u64 = 64 << 20;
+
+pub fn trials() -> Vec<Trial> {
+    ["full", "snapstream,rows=256"]
+        .into_iter()
+        .map(|kv| trial(format!("memory/{kv}"), move || ceiling_is_kept(kv)))
+        .collect()
+}
+
+/// Narrow, so that it is quick, but with as many tokens as Llama 3 has, and heads so wide that a slot
+/// has more of cache than the process has of allowance.
+fn shape() -> Shape {
+    Shape {
+        name: "narrow",
+        hidden: 64,
+        layers: 4,
+        heads: 8,
+        kv_heads: 8,
+        head_width: 64,
+        inner: 96,
+        vocabulary: 128_256,
+        context: CONTEXT as usize,
+        tied: true,
+        rope_base: 10_000.0,
+        rope_factor: None,
+    }
+}
+
+fn ceiling_is_kept(kv: &str) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let model = folder.path().join("narrow");
+    weir::write_model(&shape(), 1, &model, &weir::Progress::new(true))?;
+    let setup = Setup {
+        context: CONTEXT,
+        kv: kv.to_owned(),
+        compute: None,
+        weights: Some("int4".to_owned()),
+        slots: SLOTS,
+    };
+    let binary = Binary::compile(&model, &setup)?;
+    let facts: Value = serde_json::from_str(&binary.run(&["info", "--json"])?)?;
+    let part = |name: &str| facts["memory"][name].as_u64().with_context(|| name.to_owned());
+    let beside = part("step")? + part("logits")? + part("tokenizer")? + part("process")?;
+    let printed = beside + part("cache")? + part("prefill")?;
+    let tables = part("code_and_tables")?;
+    ensure!(beside + tables <= BESIDE, "{} bytes beside weights and cache", beside + tables);
+    let peak = peak_anonymous(&binary)?;
+    println!("memory/{kv}: {} KiB of {} KiB", peak >> 10, printed >> 10);
+    ensure!(peak <= printed, "{peak} bytes of anonymous memory, {printed} printed: {facts:#}");
+    // The readings were of a program at work: it has written its caches.
+    let cache = part("cache")?;
+    ensure!(peak > cache / 2, "{peak} bytes of anonymous memory with {cache} of cache");
+    Ok(())
+}
+
+/// Most anonymous memory that was seen while all slots were at work with everything that sampling
+/// keeps notes for.
+fn peak_anonymous(binary: &Binary) -> Result<u64> {
+    let mut program = Command::new(binary.path());
+    program.args(["generate", "--max-tokens", "24", "--ignore-eos", "--seed", "1"]);
+    program.args(["--temperature", "0.8", "--top-p", "0.9", "--repetition-penalty", "1.1"]);
+    for slot in 0..SLOTS {
+        program
+            .args(["--prompt", &format!("{slot} once upon a ").repeat(CONTEXT as usize / 16 - 4)]);
+    }
+    let mut child = program.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    let outcome = loop {
+        if let Some(outcome) = child.try_wait()? {
+            break outcome;
+        }
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        peak = peak.max(kibibytes.unwrap_or(0) << 10);
+        sleep(Duration::from_millis(1));
+    };
+    ensure!(outcome.success(), "generate: {outcome}");
+    Ok(peak)
+}
