@@ -63,7 +63,7 @@ impl Machine {
     fn new(level: IsaLevel, threads: usize) -> Machine {
         let mut assembly = Assembly::new().expect("a target");
         let lanes = match level {
-            IsaLevel::Avx512 => 16,
+            IsaLevel::Avx512 | IsaLevel::Amx => 16,
             IsaLevel::Portable => 4,
             _ => 8,
         };
@@ -105,6 +105,8 @@ fn runs(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
+        // Its kernels are those of AVX-512.
+        IsaLevel::Amx => false,
         // Its attention is that of AVX2.
         _ => false,
     }

@@ -22,7 +22,7 @@ use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
 use weir_codegen::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
-use crate::limits::{YMM, ZMM, median, peak_loop, read_loop};
+use crate::limits::{YMM, ZMM, median, peak_loop, read_loop, tile_loop};
 
 /// Comparisons; their median counts.
 const RUNS: usize = 15;
@@ -74,17 +74,21 @@ impl Limits {
     fn new(level: IsaLevel, threads: usize) -> Self {
         let mut assembly = Assembly::new().expect("a target");
         peak_loop(&mut assembly, "float", |code, i| match level {
-            IsaLevel::Avx512 => code.vfmadd231ps(ZMM[i], zmm12, zmm13),
+            IsaLevel::Avx512 | IsaLevel::Amx => code.vfmadd231ps(ZMM[i], zmm12, zmm13),
             _ => code.vfmadd231ps(YMM[i], ymm12, ymm13),
         });
-        peak_loop(&mut assembly, "int8", |code, i| match level {
-            IsaLevel::Avx512 => code.vpdpbusd(ZMM[i], zmm12, zmm13),
-            IsaLevel::AvxVnni => code.vpdpbusd(YMM[i], ymm12, ymm13),
-            _ => {
-                code.vpmaddubsw(ymm14, ymm12, ymm13)?;
-                code.vpaddw(YMM[i], YMM[i], ymm14)
-            }
-        });
+        if level == IsaLevel::Amx {
+            tile_loop(&mut assembly, "int8");
+        } else {
+            peak_loop(&mut assembly, "int8", |code, i| match level {
+                IsaLevel::Avx512 => code.vpdpbusd(ZMM[i], zmm12, zmm13),
+                IsaLevel::AvxVnni => code.vpdpbusd(YMM[i], ymm12, ymm13),
+                _ => {
+                    code.vpmaddubsw(ymm14, ymm12, ymm13)?;
+                    code.vpaddw(YMM[i], YMM[i], ymm14)
+                }
+            });
+        }
         read_loop(&mut assembly);
         let code = ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory");
         Self { code, threads, memory: vec![ORDINARY; 64 << 20] }
@@ -92,10 +96,12 @@ impl Limits {
 
     /// Operations per second of f32 or of bytes: about a millisecond.
     fn peak(&self, level: IsaLevel, compute: Compute) -> f64 {
-        let lanes = if level == IsaLevel::Avx512 { 16 } else { 8 };
-        let (name, operations) =
-            if compute == Compute::Int8 { ("int8", lanes * 8) } else { ("float", lanes * 2) };
-        let turns = 200_000u64;
+        let lanes = if level >= IsaLevel::Avx512 { 16 } else { 8 };
+        let (name, operations, turns) = match (compute, level) {
+            (Compute::Int8, IsaLevel::Amx) => ("int8", 2 * 16 * 16 * 64, 12_500u64),
+            (Compute::Int8, _) => ("int8", lanes * 8, 200_000),
+            _ => ("float", lanes * 2, 200_000),
+        };
         let seconds = seconds(self.threads, |_| {
             self.code.call_kernel(name, &mut [Argument::Count(turns)]);
         });
@@ -115,11 +121,7 @@ impl Limits {
 }
 
 fn runs(level: IsaLevel) -> bool {
-    match level {
-        IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
-        IsaLevel::AvxVnni => is_x86_feature_detected!("avxvnni"),
-        IsaLevel::Avx512 => is_x86_feature_detected!("avx512vnni"),
-    }
+    weir_runtime::machine::supports(level)
 }
 
 /// One kernel with its operands.

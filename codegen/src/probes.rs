@@ -17,6 +17,8 @@ const XMM: [AsmRegisterXmm; PROBE_SUMS as usize] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11];
 const YMM: [AsmRegisterYmm; PROBE_SUMS as usize] =
     [ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11];
+/// Tiles of sums; the last two are what is multiplied.
+const TMM: [AsmRegisterTmm; 6] = [tmm0, tmm1, tmm2, tmm3, tmm4, tmm5];
 const ZMM: [AsmRegisterZmm; PROBE_SUMS as usize] =
     [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11];
 
@@ -26,6 +28,7 @@ pub fn emit_probes(assembly: &mut Assembly) -> Result<(), EmitError> {
         let id = assembly.declare(probe.symbol(), segment_signature())?;
         assembly.assemble(id, |code| match probe {
             Probe::Read => read(code),
+            Probe::ByteTiles | Probe::Bf16Tiles => tiles(code, probe),
             _ => arithmetic(code, probe),
         })?;
     }
@@ -52,7 +55,7 @@ fn arithmetic(code: &mut CodeAssembler, probe: Probe) -> Result<(), IcedError> {
     code.set_label(&mut again)?;
     for sum in 0..PROBE_SUMS as usize {
         match probe {
-            Probe::Read => {}
+            Probe::Read | Probe::ByteTiles | Probe::Bf16Tiles => {}
             Probe::Float128 => code.vfmadd231ps(XMM[sum], xmm12, xmm13)?,
             Probe::Float256 => code.vfmadd231ps(YMM[sum], ymm12, ymm13)?,
             Probe::Float512 => code.vfmadd231ps(ZMM[sum], zmm12, zmm13)?,
@@ -73,6 +76,38 @@ fn arithmetic(code: &mut CodeAssembler, probe: Probe) -> Result<(), IcedError> {
     code.jnz(again)?;
     code.vzeroupper()?;
     code.ret()
+}
+
+/// `count` turns of twelve products of whole tiles, by every thread.
+fn tiles(code: &mut CodeAssembler, probe: Probe) -> Result<(), IcedError> {
+    let mut configuration = code.create_label();
+    let mut again = code.create_label();
+    code.mov(rax, qword_ptr(rdi + offset_of!(StepContext, segment_weights)))?;
+    code.mov(rcx, qword_ptr(rax))?;
+    code.imul_2(rcx, qword_ptr(rax + 8))?;
+    // Sets all tiles to zero.
+    code.ldtilecfg(zmmword_ptr(configuration))?;
+    code.set_label(&mut again)?;
+    for product in 0..PROBE_SUMS as usize {
+        let sum = TMM[product % TMM.len()];
+        match probe {
+            Probe::Bf16Tiles => code.tdpbf16ps(sum, tmm6, tmm7)?,
+            _ => code.tdpbssd(sum, tmm6, tmm7)?,
+        }
+    }
+    code.dec(rcx)?;
+    code.jnz(again)?;
+    code.tilerelease()?;
+    code.ret()?;
+    code.set_label(&mut configuration)?;
+    // Palette 1; eight tiles of 16 rows of 64 bytes.
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    for tile in 0..8 {
+        bytes[16 + 2 * tile] = 64;
+        bytes[48 + tile] = 16;
+    }
+    code.db(&bytes)
 }
 
 /// Thread t of n reads its n-th part, in whole pages, again and again.

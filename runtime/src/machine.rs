@@ -1,9 +1,11 @@
 //! Which instruction sets this processor has, and which level of a model runs on it.
 
+use std::sync::OnceLock;
+
 use weir_abi::{IsaLevel, Probe};
 
 use crate::weights::LevelSegments;
-use crate::{CompiledModel, RuntimeError};
+use crate::{CompiledModel, RuntimeError, team};
 
 /// Whether this processor runs code of a level.
 pub fn supports(level: IsaLevel) -> bool {
@@ -11,6 +13,8 @@ pub fn supports(level: IsaLevel) -> bool {
         IsaLevel::Portable | IsaLevel::Avx2 => has_x86_64_v3(),
         IsaLevel::AvxVnni => has_x86_64_v3() && has_avx_vnni(),
         IsaLevel::Avx512 => has_x86_64_v3() && has_avx512(),
+        // Tiles' frames are AVX-512.
+        IsaLevel::Amx => supports(IsaLevel::Avx512) && may_use_tiles(),
     }
 }
 
@@ -23,6 +27,7 @@ pub fn runs_probe(probe: Probe) -> bool {
         Probe::ByteDots256 => supports(IsaLevel::AvxVnni),
         Probe::Float512 | Probe::ByteDots512 => supports(IsaLevel::Avx512),
         Probe::Bf16Dots512 => supports(IsaLevel::Avx512) && has_bf16(),
+        Probe::ByteTiles | Probe::Bf16Tiles => supports(IsaLevel::Amx),
     }
 }
 
@@ -70,6 +75,59 @@ fn has_avx512() -> bool {
     false
 }
 
+/// Bits of the extended features' third word that stand for tiles of bf16, tiles, tiles of bytes.
+const TILE_FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+/// Bits of the saved state's register that stand for tiles' configuration and content.
+const TILE_STATE: u64 = 1 << 17 | 1 << 18;
+
+/// Who decides whether a program may use tiles, asked in this order until one refuses.
+struct TileAuthorities<Features, State, Permission> {
+    /// The processor: the third word of the extended features (`CPUID` leaf 7, `EDX`).
+    features: Features,
+    /// The system: which state it saves when threads are switched (`XCR0`).
+    state: State,
+    /// The system again, for this process: tiles' content is saved only for those who ask.
+    permission: Permission,
+}
+
+impl<Features, State, Permission> TileAuthorities<Features, State, Permission>
+where
+    Features: FnOnce() -> u32,
+    State: FnOnce() -> u64,
+    Permission: FnOnce() -> bool,
+{
+    fn agree(self) -> bool {
+        (self.features)() & TILE_FEATURES == TILE_FEATURES
+            && (self.state)() & TILE_STATE == TILE_STATE
+            && (self.permission)()
+    }
+}
+
+/// Whether threads of this process may use tiles. The first call asks the system for permission,
+/// which holds for all threads, those that run already included.
+fn may_use_tiles() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let authorities = TileAuthorities {
+            features: extended_features,
+            state: team::saved_state,
+            permission: team::request_tiles,
+        };
+        authorities.agree()
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn extended_features() -> u32 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).edx }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn extended_features() -> u32 {
+    0
+}
+
 /// What this processor lacks of x86-64-v3, by name.
 #[cfg(target_arch = "x86_64")]
 fn missing_x86_64_v3() -> Vec<&'static str> {
@@ -110,32 +168,110 @@ pub fn choose_level(
     model: &CompiledModel,
     asked: Option<IsaLevel>,
 ) -> Result<&LevelSegments, RuntimeError> {
-    let names = |levels: &[LevelSegments]| {
-        levels.iter().map(|level| level.level.name()).collect::<Vec<_>>().join(", ")
-    };
-    match asked {
-        Some(asked) => {
-            let level =
-                model.levels().iter().find(|level| level.level == asked).ok_or_else(|| {
-                    RuntimeError::Options(format!(
-                        "this model has no code for {}, only for {}",
-                        asked.name(),
-                        names(model.levels())
-                    ))
-                })?;
-            if !supports(asked) {
-                return Err(RuntimeError::Options(format!(
-                    "this processor does not have {}",
-                    asked.name()
-                )));
-            }
-            Ok(level)
-        }
-        None => model.levels().iter().rev().find(|level| supports(level.level)).ok_or_else(|| {
+    let levels: Vec<IsaLevel> = model.levels().iter().map(|level| level.level).collect();
+    let index = choose(&levels, asked, supports)?;
+    Ok(&model.levels()[index])
+}
+
+/// Index of the level that serves; `levels` are a model's, lowest first.
+fn choose(
+    levels: &[IsaLevel],
+    asked: Option<IsaLevel>,
+    supports: impl Fn(IsaLevel) -> bool,
+) -> Result<usize, RuntimeError> {
+    let names = || levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ");
+    let Some(asked) = asked else {
+        return levels.iter().rposition(|level| supports(*level)).ok_or_else(|| {
+            let names = names();
             RuntimeError::Machine(format!(
-                "this processor runs none of the model's levels: {}",
-                names(model.levels())
+                "this processor runs none of the model's levels: {names}"
             ))
-        }),
+        });
+    };
+    let index = levels.iter().position(|level| *level == asked).ok_or_else(|| {
+        RuntimeError::Options(format!(
+            "this model has no code for {}, only for {}",
+            asked.name(),
+            names()
+        ))
+    })?;
+    if supports(asked) {
+        return Ok(index);
+    }
+    let reason = if asked == IsaLevel::Amx && supports(IsaLevel::Avx512) {
+        ", or its system does not let this program use it"
+    } else {
+        ""
+    };
+    Err(RuntimeError::Options(format!("this processor does not have {}{reason}", asked.name())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Which authorities were asked, and what came of it.
+    fn ask(features: u32, state: u64, permission: bool) -> (u32, bool) {
+        let asked = Cell::new(0);
+        let note = |number: u32| asked.set(asked.get() | number);
+        let authorities = TileAuthorities {
+            features: || {
+                note(1);
+                features
+            },
+            state: || {
+                note(2);
+                state
+            },
+            permission: || {
+                note(4);
+                permission
+            },
+        };
+        let agree = authorities.agree();
+        (asked.get(), agree)
+    }
+
+    #[test]
+    fn tiles_need_processor_system_and_permission() {
+        assert_eq!(ask(TILE_FEATURES | 1, TILE_STATE | 7, true), (7, true));
+        assert_eq!(ask(TILE_FEATURES, TILE_STATE, false), (7, false));
+        for missing in [1 << 22, 1 << 24, 1 << 25] {
+            assert_eq!(ask(u32::MAX & !missing, TILE_STATE, true), (1, false));
+        }
+        for missing in [1 << 17, 1 << 18] {
+            assert_eq!(ask(TILE_FEATURES, u64::MAX & !missing, true), (3, false));
+        }
+    }
+
+    #[test]
+    fn where_tiles_are_refused_the_next_level_serves() {
+        let level = |asked, amx, avx512| {
+            let supports = |level| match level {
+                IsaLevel::Amx => amx,
+                IsaLevel::Avx512 => avx512,
+                IsaLevel::AvxVnni => false,
+                _ => true,
+            };
+            choose(&IsaLevel::ALL, asked, supports).map(|index| IsaLevel::ALL[index])
+        };
+        assert_eq!(level(None, true, true).unwrap(), IsaLevel::Amx);
+        assert_eq!(level(None, false, true).unwrap(), IsaLevel::Avx512);
+        assert_eq!(level(None, false, false).unwrap(), IsaLevel::Avx2);
+        assert_eq!(level(Some(IsaLevel::Avx512), true, true).unwrap(), IsaLevel::Avx512);
+        let refused = level(Some(IsaLevel::Amx), false, true).unwrap_err().to_string();
+        assert!(refused.contains("its system does not let"), "{refused}");
+        let absent = level(Some(IsaLevel::Amx), false, false).unwrap_err().to_string();
+        assert!(absent.ends_with("does not have amx"), "{absent}");
+        let lacking = choose(&[IsaLevel::Avx2], Some(IsaLevel::Amx), |_| true);
+        assert!(lacking.unwrap_err().to_string().contains("only for avx2"));
+    }
+
+    #[test]
+    fn the_answer_does_not_change() {
+        assert_eq!(may_use_tiles(), may_use_tiles());
+        assert!(!supports(IsaLevel::Amx) || supports(IsaLevel::Avx512));
     }
 }

@@ -93,10 +93,15 @@ impl<'a> Prober<'a> {
 
     /// Operations per second of a probe of arithmetic, by all threads together.
     pub fn arithmetic(&mut self, probe: Probe) -> Result<Rate, RuntimeError> {
-        let operations = TURNS * PROBE_SUMS * probe.operations() * self.team.threads() as u64;
+        let turns = match probe {
+            // A product of tiles occupies its unit for 16 cycles.
+            Probe::ByteTiles | Probe::Bf16Tiles => TURNS / 16,
+            _ => TURNS,
+        };
+        let operations = turns * PROBE_SUMS * probe.operations() * self.team.threads() as u64;
         let mut seconds = Vec::with_capacity(RUNS);
         for _ in 0..RUNS {
-            seconds.push(self.run(probe, &[], [TURNS, 1])?);
+            seconds.push(self.run(probe, &[], [turns, 1])?);
         }
         Ok(rate(seconds, operations as f64))
     }
@@ -142,5 +147,7 @@ pub fn level_probes(level: IsaLevel) -> (Probe, Probe) {
         IsaLevel::Avx2 => (Probe::Float256, Probe::Bytes256),
         IsaLevel::AvxVnni => (Probe::Float256, Probe::ByteDots256),
         IsaLevel::Avx512 => (Probe::Float512, Probe::ByteDots512),
+        // Float products are those of AVX-512.
+        IsaLevel::Amx => (Probe::Float512, Probe::ByteTiles),
     }
 }

@@ -6,7 +6,7 @@
 //! divide their work by a fixed rule over (thread, threads), so results do not depend on the number
 //! of threads. This is one of the few files that may use `unsafe`: it turns the slices of an
 //! [`Entry`] and its [`Visit`]s into the pointers of a [`StepContext`] and calls model code with
-//! them.
+//! them, and it asks the system for state that threads may use.
 
 #![allow(unsafe_code)]
 
@@ -33,6 +33,48 @@ pub struct ReportedFault {
     pub number: u32,
     /// What it says about the place.
     pub detail: u32,
+}
+
+/// Parts of a thread's state that the system saves (`XCR0`), by their bits; none where the system says
+/// nothing about it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn saved_state() -> u64 {
+    #[target_feature(enable = "xsave")]
+    fn read() -> u64 {
+        // SAFETY: the register exists where the system has turned `XGETBV` on, which the caller asked.
+        unsafe { std::arch::x86_64::_xgetbv(0) }
+    }
+    /// `CPUID` leaf 1, `ECX`: the system has turned `XGETBV` on.
+    const TURNED_ON: u32 = 1 << 27;
+    if std::arch::x86_64::__cpuid(1).ecx & TURNED_ON == 0 {
+        return 0;
+    }
+    // SAFETY: the instruction is there, as the bit says.
+    unsafe { read() }
+}
+
+/// See above.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn saved_state() -> u64 {
+    0
+}
+
+/// Asks the system to save tiles' content for all threads of this process, which it does not do for
+/// those who never use it. Refused by systems that are older than the request.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) fn request_tiles() -> bool {
+    /// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`.
+    const REQUEST: libc::c_long = 0x1023;
+    /// `XFEATURE_XTILEDATA`.
+    const TILE_CONTENT: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and touches no memory of this process.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_CONTENT) == 0 }
+}
+
+/// See above.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn request_tiles() -> bool {
+    false
 }
 
 /// A visit as model code sees it.

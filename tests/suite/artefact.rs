@@ -154,7 +154,7 @@ fn levels() -> Result<()> {
         binary.run(&[&arguments[..], &["--json", "--isa", level]].concat())
     };
     let portable = ask("portable")?;
-    for level in ["avx2", "avx-vnni", "avx512"] {
+    for level in ["avx2", "avx-vnni", "avx512", "amx"] {
         match ask(level) {
             Ok(answer) => ensure!(answer == portable, "{level}: {answer}\nportable: {portable}"),
             Err(error) if error.to_string().contains("this processor does not have") => {

@@ -39,6 +39,36 @@ pub(crate) fn peak_loop(
         .expect("instructions of the level");
 }
 
+/// The same for products of whole tiles of bytes, six sums in turn.
+#[allow(dead_code, reason = "one of the benches has no such products")]
+pub(crate) fn tile_loop(assembly: &mut Assembly, name: &str) {
+    const SUMS: [AsmRegisterTmm; 6] = [tmm0, tmm1, tmm2, tmm3, tmm4, tmm5];
+    let id = assembly.declare(name, signature(&[POINTER], &[])).expect("a new name");
+    assembly
+        .assemble(id, |code| {
+            let mut configuration = code.create_label();
+            let mut again = code.create_label();
+            code.ldtilecfg(zmmword_ptr(configuration))?;
+            code.set_label(&mut again)?;
+            for product in 0..12 {
+                code.tdpbssd(SUMS[product % SUMS.len()], tmm6, tmm7)?;
+            }
+            code.dec(rdi)?;
+            code.jnz(again)?;
+            code.tilerelease()?;
+            code.ret()?;
+            code.set_label(&mut configuration)?;
+            let mut bytes = [0; 64];
+            bytes[0] = 1;
+            for tile in 0..8 {
+                bytes[16 + 2 * tile] = 64;
+                bytes[48 + tile] = 16;
+            }
+            code.db(&bytes)
+        })
+        .expect("instructions of AMX");
+}
+
 /// `(memory, bytes)`: adds all words.
 pub(crate) fn read_loop(assembly: &mut Assembly) {
     let id = assembly.declare("read", signature(&[POINTER; 2], &[])).expect("a new name");

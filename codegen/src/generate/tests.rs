@@ -401,10 +401,8 @@ impl Machine {
 }
 
 fn levels() -> Vec<IsaLevel> {
-    let mut levels = vec![IsaLevel::Portable, IsaLevel::Avx2];
-    if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
-        levels.push(IsaLevel::Avx512);
-    }
+    let mut levels = IsaLevel::ALL.to_vec();
+    levels.retain(|level| weir_runtime::machine::supports(*level));
     levels
 }
 

@@ -28,14 +28,19 @@ pub enum Probe {
     ByteDots512,
     /// Multiplies bf16 pairs and adds them in f32, 512 bits at a time (`vdpbf16ps`).
     Bf16Dots512,
+    /// Multiplies 16 rows of 64 bytes with 16 columns of them and adds in 32 bits (`tdpbssd`).
+    ByteTiles,
+    /// Multiplies 16 rows of 32 bf16 with 16 columns of them and adds in f32 (`tdpbf16ps`).
+    Bf16Tiles,
 }
 
-/// Independent sums of a probe of arithmetic: more than latency times instructions per cycle.
+/// Instructions of a turn of a probe of arithmetic, whose sums are independent: more than latency
+/// times instructions per cycle. Tiles have six sums, added to in turn.
 pub const PROBE_SUMS: u64 = 12;
 
 impl Probe {
     /// All probes.
-    pub const ALL: [Probe; 9] = [
+    pub const ALL: [Probe; 11] = [
         Probe::Read,
         Probe::Float128,
         Probe::Float256,
@@ -45,6 +50,8 @@ impl Probe {
         Probe::ByteDots256,
         Probe::ByteDots512,
         Probe::Bf16Dots512,
+        Probe::ByteTiles,
+        Probe::Bf16Tiles,
     ];
 
     /// Symbol of the segment.
@@ -59,6 +66,8 @@ impl Probe {
             Probe::ByteDots256 => "probe-int8-vnni-256",
             Probe::ByteDots512 => "probe-int8-vnni-512",
             Probe::Bf16Dots512 => "probe-bf16-dot-512",
+            Probe::ByteTiles => "probe-int8-amx",
+            Probe::Bf16Tiles => "probe-bf16-amx",
         }
     }
 
@@ -73,6 +82,8 @@ impl Probe {
             Probe::Bytes256 | Probe::ByteDots256 => 64,
             Probe::ByteDots512 => 128,
             Probe::Bf16Dots512 => 64,
+            Probe::ByteTiles => 2 * 16 * 16 * 64,
+            Probe::Bf16Tiles => 2 * 16 * 16 * 32,
         }
     }
 }

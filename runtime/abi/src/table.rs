@@ -104,12 +104,14 @@ pub enum IsaLevel {
     AvxVnni = 2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512 = 3,
+    /// The same with AMX tiles of bytes and bf16, which a program asks its system for.
+    Amx = 4,
 }
 
 impl IsaLevel {
     /// All levels, lowest first.
-    pub const ALL: [IsaLevel; 4] =
-        [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512];
+    pub const ALL: [IsaLevel; 5] =
+        [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512, IsaLevel::Amx];
 
     /// The level with the given number, if there is one.
     pub fn from_number(number: u32) -> Option<IsaLevel> {
@@ -123,6 +125,7 @@ impl IsaLevel {
             IsaLevel::Avx2 => "avx2",
             IsaLevel::AvxVnni => "avx-vnni",
             IsaLevel::Avx512 => "avx512",
+            IsaLevel::Amx => "amx",
         }
     }
 }

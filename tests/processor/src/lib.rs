@@ -124,8 +124,11 @@ struct Processor<'a> {
 pub fn call<'a>(code: &'a [u8], entry: usize, arguments: Vec<Argument<'a>>) -> Result<u64, Fault> {
     let mut memory = Memory::default();
     memory.code(CODE, code);
-    let words: Vec<u64> =
-        arguments.into_iter().enumerate().map(|(index, a)| memory.map(index, a)).collect();
+    let mut words = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        let word = memory.map(&words, argument);
+        words.push(word);
+    }
     let stack = memory.own("the stack", STACK);
     let mut processor = Processor {
         general: [POISON; 16],

@@ -13,6 +13,8 @@ pub enum Argument<'a> {
     Read(&'a [u8]),
     /// Address of memory that the kernel reads and writes.
     Write(&'a mut [u8]),
+    /// The word of an earlier argument, by its number.
+    Same(usize),
     /// A number.
     Count(u64),
     /// No memory.
@@ -62,12 +64,13 @@ impl<'a> Memory<'a> {
         self.regions.push(Region { name: "the code".to_owned(), base, bytes: Bytes::Read(code) });
     }
 
-    /// The word that an argument is passed as.
-    pub(crate) fn map(&mut self, index: usize, argument: Argument<'a>) -> u64 {
-        let name = format!("argument {index}");
+    /// The word that an argument is passed as, behind those of `earlier` ones.
+    pub(crate) fn map(&mut self, earlier: &[u64], argument: Argument<'a>) -> u64 {
+        let name = format!("argument {}", earlier.len());
         match argument {
             Argument::Read(bytes) => self.place(name, Bytes::Read(bytes)),
             Argument::Write(bytes) => self.place(name, Bytes::Write(bytes)),
+            Argument::Same(index) => earlier[index],
             Argument::Count(count) => count,
             Argument::Null => 0,
         }

@@ -129,6 +129,95 @@ fn tiles_multiply_bytes() {
     }
 }
 
+/// One product of every pair of signs: 0xff is 255 or -1, 0x80 is 128 or -128.
+#[test]
+fn tiles_take_signs_from_their_operands() {
+    let mut configuration = [0u8; 64];
+    configuration[0] = 1;
+    for tile in 0..3 {
+        configuration[16 + 2 * tile] = 4;
+        configuration[48 + tile] = 1;
+    }
+    type Product = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+    let products: [(Product, i32); 4] = [
+        (|code| code.tdpbssd(tmm0, tmm1, tmm2), -(-128)),
+        (|code| code.tdpbsud(tmm0, tmm1, tmm2), -128),
+        (|code| code.tdpbusd(tmm0, tmm1, tmm2), 255 * -128),
+        (|code| code.tdpbuud(tmm0, tmm1, tmm2), 255 * 128),
+    ];
+    for (product, expected) in products {
+        let code = program(|code| {
+            code.ldtilecfg(ptr(rdi))?;
+            code.tileloadd(tmm1, ptr(rsi))?;
+            code.tileloadd(tmm2, ptr(rsi + 4))?;
+            product(code)?;
+            code.tilestored(ptr(rdx), tmm0)?;
+            code.tilerelease()?;
+            code.ret()
+        });
+        let operands = [0, 0xff, 0, 0, 0, 0x80, 0, 0];
+        let mut sum = [0; 4];
+        let arguments = vec![
+            Argument::Read(&configuration),
+            Argument::Read(&operands),
+            Argument::Write(&mut sum),
+        ];
+        call(&code, 0, arguments).unwrap();
+        assert_eq!(i32::from_le_bytes(sum), expected);
+    }
+}
+
+/// What raises an exception in hardware, by the manual: each program is right but for one thing.
+#[test]
+fn misused_tiles_are_faults() {
+    /// Runs products of 2 x 8 bytes by 2 x 12 bytes, changed by both.
+    fn run(
+        change: impl Fn(&mut [u8; 64]),
+        product: impl Fn(&mut CodeAssembler) -> Result<(), IcedError>,
+    ) -> Result<u64, Fault> {
+        let mut configuration = [0u8; 64];
+        configuration[0] = 1;
+        for (tile, (rows, row_bytes)) in [(2, 12), (2, 8), (2, 12)].into_iter().enumerate() {
+            configuration[16 + 2 * tile] = row_bytes;
+            configuration[48 + tile] = rows;
+        }
+        change(&mut configuration);
+        let code = program(|code| {
+            code.mov(rax, 12u64)?;
+            code.ldtilecfg(ptr(rdi))?;
+            code.tileloadd(tmm1, ptr(rsi + rax))?;
+            code.tileloadd(tmm2, ptr(rsi + rax))?;
+            product(code)?;
+            code.tilerelease()?;
+            code.ret()
+        });
+        let memory = [7; 24];
+        call(&code, 0, vec![Argument::Read(&configuration), Argument::Read(&memory)])
+    }
+    let right = |code: &mut CodeAssembler| code.tdpbssd(tmm0, tmm1, tmm2);
+    run(|_| (), right).unwrap();
+    // Palette, restart, reserved bytes, more rows or bytes than a tile has, rows without bytes.
+    for (at, byte) in [(0, 2), (1, 1), (2, 1), (15, 1), (32, 1), (47, 1), (56, 1), (63, 1)] {
+        assert!(run(|configuration| configuration[at] = byte, right).is_err(), "byte {at}");
+    }
+    for (at, byte) in [(48, 17), (16, 65), (17, 1), (48, 0), (16, 0)] {
+        assert!(run(|configuration| configuration[at] = byte, right).is_err(), "byte {at}");
+    }
+    // Shapes that do not fit each other, or memory.
+    for (at, byte) in [(48, 1), (49, 1), (50, 1), (16, 8), (18, 4), (20, 8), (50, 3), (20, 13)] {
+        assert!(run(|configuration| configuration[at] = byte, right).is_err(), "byte {at}");
+    }
+    // A tile without rows, one tile twice, no configuration.
+    assert!(run(|_| (), |code| code.tilezero(tmm3)).is_err());
+    assert!(run(|_| (), |code| code.tdpbssd(tmm0, tmm1, tmm1)).is_err());
+    assert!(run(|_| (), |code| code.tdpbssd(tmm1, tmm1, tmm2)).is_err());
+    let released = |code: &mut CodeAssembler| {
+        code.tilerelease()?;
+        right(code)
+    };
+    assert!(run(|_| (), released).is_err());
+}
+
 #[test]
 fn tiles_must_be_released() {
     let code = program(|code| {

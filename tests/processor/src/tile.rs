@@ -27,8 +27,14 @@ impl Processor<'_> {
     fn configure(&mut self, instruction: &Instruction) -> Step {
         let mut data = [0; 64];
         self.memory.read(self.address(instruction), &mut data)?;
+        // Palette 0 is the initial state, which kernels reach by `tilerelease`; a first row other than
+        // 0 restarts an interrupted load.
         if data[0] != 1 || data[1] != 0 {
             return Err(rule(format!("palette {} from row {}", data[0], data[1])));
+        }
+        let is_reserved = |at: usize| matches!(at, 2..16 | 32..48 | 56..64);
+        if (0..64).any(|at| is_reserved(at) && data[at] != 0) {
+            return Err(rule("reserved bytes of the configuration are not zero"));
         }
         for index in 0..8 {
             let row_bytes =
@@ -53,6 +59,7 @@ impl Processor<'_> {
             }
             Mnemonic::Tilezero => {
                 let tile = self.number(instruction.op0_register())?;
+                self.used(tile)?;
                 self.tiles[tile] = [0; 1024];
                 Ok(())
             }

@@ -61,7 +61,7 @@ impl Width {
         match level {
             IsaLevel::Portable => None,
             IsaLevel::Avx2 | IsaLevel::AvxVnni => Some(Width::Eight),
-            IsaLevel::Avx512 => Some(Width::Sixteen),
+            IsaLevel::Avx512 | IsaLevel::Amx => Some(Width::Sixteen),
         }
     }
 

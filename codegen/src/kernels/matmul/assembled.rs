@@ -35,13 +35,20 @@ pub(super) const SCRATCH: AsmRegister64 = rsp;
 /// page boundaries; with this a single stream of weights comes as fast as several.
 pub(super) const PREFETCH: usize = 4096;
 
-/// Bytes of input that a portion of rows may have: half of the second cache of common machines. The
-/// weights are read once a portion, which with dozens of rows costs a few percent of the time.
-const PORTION_BYTES: usize = 256 << 10;
-/// Rows of a portion are a multiple of this, so that they fill the largest tiles.
-const PORTION_STEP: usize = 12;
-/// Most rows of a portion: a version may keep sums of all of them in scratch memory.
-pub(super) const PORTION_MOST: usize = 16 * PORTION_STEP;
+/// How many rows are computed before the weights are walked again.
+#[derive(Clone, Copy)]
+pub(super) struct Portion {
+    /// Bytes of input that a portion may have: half of the second cache. The weights are read once a
+    /// portion, which with dozens of rows costs a few percent of the time.
+    pub(super) bytes: usize,
+    /// Its rows are a multiple of this, so that they fill the largest tiles.
+    pub(super) step: usize,
+    /// Most rows: a version may keep sums of all of them in scratch memory.
+    pub(super) most: usize,
+}
+
+/// The portion of common machines.
+pub(super) const PORTION: Portion = Portion { bytes: 256 << 10, step: 12, most: 16 * 12 };
 
 /// Rows and groups that one tile computes.
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +72,15 @@ pub(super) struct Plan {
 pub(super) trait Version {
     /// Plans by `from_rows`, descending; the last serves from 1 row.
     fn plans(&self) -> Vec<Plan>;
+    /// How rows are divided.
+    fn portion(&self) -> Portion {
+        PORTION
+    }
     /// Bytes of memory that tiles use at [`SCRATCH`].
     fn scratch_bytes(&self) -> usize {
         0
     }
-    /// Loads constants that live as long as the call.
+    /// Loads what lives as long as the call, whose number of rows is in r9; r11 is free.
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError>;
     /// Computes one tile. Keeps all general registers but those free for the tile.
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError>;
@@ -77,6 +88,11 @@ pub(super) trait Version {
     /// [`TILE_OUTPUT`] and [`TILE_RESIDUAL`] stand at the first row and may move; r11 is free.
     fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         let _ = (code, shape);
+        Ok(())
+    }
+    /// Undoes what [`Version::prepare`] did to state that callers share, when all is computed.
+    fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        let _ = code;
         Ok(())
     }
     /// Data behind the code.
@@ -100,9 +116,10 @@ fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError
 }
 
 /// Rows of a portion.
-fn portion_rows(spec: &MatmulSpec) -> usize {
-    let rows = PORTION_BYTES / spec.input_row_bytes();
-    (rows / PORTION_STEP * PORTION_STEP).clamp(2 * PORTION_STEP, PORTION_MOST)
+fn portion_rows(spec: &MatmulSpec, version: &dyn Version) -> usize {
+    let Portion { bytes, step, most } = version.portion();
+    let rows = bytes / spec.input_row_bytes();
+    (rows / step * step).clamp(2 * step, most)
 }
 
 /// Adds a number of any size. Spoils r11.
@@ -139,10 +156,11 @@ pub(super) fn assemble(
     code.sub(rsp, (6 * 8 + version.scratch_bytes()) as i32)?;
     code.and(rsp, -64)?;
 
+    let mut nothing = code.create_label();
     let mut done = code.create_label();
     code.mov(r10, first)?;
     code.cmp(r10, end)?;
-    code.jge(done)?;
+    code.jge(nothing)?;
     version.prepare(code)?;
     // Weights, output, bias and residual of the first group.
     code.imul_3(r11, r10, spec.layout.group_bytes() as i32)?;
@@ -165,7 +183,7 @@ pub(super) fn assemble(
     code.mov(full_groups, r15)?;
     code.mov(rows_left, r9)?;
 
-    let portion = portion_rows(spec);
+    let portion = portion_rows(spec, version);
     let mut next_portion = code.create_label();
     bind(code, &mut next_portion)?;
     code.mov(r9, rows_left)?;
@@ -188,7 +206,9 @@ pub(super) fn assemble(
     code.jmp(next_portion)?;
 
     bind(code, &mut done)?;
+    version.finish(code)?;
     code.vzeroupper()?;
+    bind(code, &mut nothing)?;
     code.lea(rsp, ptr(rbp - slots_end as i32))?;
     for register in saved.into_iter().rev() {
         code.pop(register)?;

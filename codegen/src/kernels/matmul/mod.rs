@@ -33,6 +33,7 @@
 //! be the output itself. For `Bf16` and `Int8` the input rows are those that
 //! [`emit_quantise`] wrote, before a barrier.
 
+mod amx;
 mod assembled;
 mod avx2;
 mod avx512;
@@ -151,11 +152,12 @@ impl MatmulSpec {
         self.layout.channels % GROUP
     }
 
-    /// The level whose code computes this specification on `level`: AVX-VNNI has integer products of
-    /// its own.
+    /// The level whose code computes this specification on `level`: AVX-VNNI and AMX have integer
+    /// products of their own.
     fn version(&self, level: IsaLevel) -> IsaLevel {
         match (level, self.compute) {
             (IsaLevel::AvxVnni, Compute::F32 | Compute::Bf16) => IsaLevel::Avx2,
+            (IsaLevel::Amx, _) if !amx::serves(self) => IsaLevel::Avx512,
             _ => level,
         }
     }
@@ -204,6 +206,7 @@ pub fn emit_matmul(
         IsaLevel::Avx2 => avx2::define(assembly, id, spec, Products::Pairs)?,
         IsaLevel::AvxVnni => avx2::define(assembly, id, spec, Products::Vnni)?,
         IsaLevel::Avx512 => avx512::define(assembly, id, spec)?,
+        IsaLevel::Amx => amx::define(assembly, id, spec)?,
     }
     Ok(id)
 }

@@ -1,6 +1,7 @@
 //! Every version against a scalar model of the specification, bit by bit.
 
 mod case;
+mod tiles;
 
 use weir_abi::IsaLevel;
 
@@ -14,16 +15,7 @@ use crate::pack::{
 
 /// Whether this machine runs a level; says so where it does not.
 fn runs(level: IsaLevel) -> bool {
-    let runs = match level {
-        IsaLevel::Portable => is_x86_feature_detected!("fma"),
-        IsaLevel::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
-        IsaLevel::AvxVnni => {
-            is_x86_feature_detected!("avxvnni") && is_x86_feature_detected!("f16c")
-        }
-        IsaLevel::Avx512 => {
-            is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni")
-        }
-    };
+    let runs = weir_runtime::machine::supports(level);
     if !runs {
         println!("skipped: this machine has no {}", level.name());
     }

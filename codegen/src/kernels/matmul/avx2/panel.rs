@@ -14,8 +14,7 @@ use super::integer::{self, CHUNK, Codes, Part};
 use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
 use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PORTION_MOST, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
-    WEIGHTS,
+    COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
 };
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
@@ -31,7 +30,7 @@ const ZEROS: usize = SCALES + 2 * REGISTER;
 const CODES: usize = ZEROS + 2 * REGISTER;
 const BLOCKS_LEFT: usize = CODES + 64 / 4 * 2 * 2 * REGISTER;
 const SUMS: usize = BLOCKS_LEFT + REGISTER;
-pub(super) const SCRATCH_BYTES: usize = SUMS + PORTION_MOST * GROUP * 4;
+pub(super) const SCRATCH_BYTES: usize = SUMS + PORTION.most * GROUP * 4;
 
 /// Sums of the step's first row.
 const STEP_SUMS: AsmRegister64 = r11;

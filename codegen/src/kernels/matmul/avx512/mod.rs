@@ -18,13 +18,13 @@ use super::{Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
 
-const ZMM: [AsmRegisterZmm; 32] = [
+pub(super) const ZMM: [AsmRegisterZmm; 32] = [
     zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11, zmm12, zmm13, zmm14,
     zmm15, zmm16, zmm17, zmm18, zmm19, zmm20, zmm21, zmm22, zmm23, zmm24, zmm25, zmm26, zmm27,
     zmm28, zmm29, zmm30, zmm31,
 ];
 /// What codes and halves are taken apart with, during the whole call.
-const MASK: AsmRegisterZmm = zmm31;
+pub(super) const MASK: AsmRegisterZmm = zmm31;
 /// Lanes of the last group.
 const TAIL: AsmRegisterK = k1;
 
@@ -34,12 +34,12 @@ pub(super) fn define(
     spec: &MatmulSpec,
 ) -> Result<(), EmitError> {
     assembly.assemble(id, |code| {
-        let order = RefCell::new(code.create_label());
-        assemble(code, spec, &Avx512 { spec, order })
+        let version = Avx512::new(code, spec);
+        assemble(code, spec, &version)
     })
 }
 
-struct Avx512<'a> {
+pub(super) struct Avx512<'a> {
     spec: &'a MatmulSpec,
     /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
@@ -96,7 +96,11 @@ impl Version for Avx512<'_> {
     }
 }
 
-impl Avx512<'_> {
+impl<'a> Avx512<'a> {
+    pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec) -> Self {
+        Self { spec, order: RefCell::new(code.create_label()) }
+    }
+
     /// The lane that [`MASK`] repeats.
     fn mask(&self) -> u32 {
         match (self.spec.layout.format, self.spec.compute) {
@@ -118,7 +122,7 @@ impl Avx512<'_> {
     }
 
     /// Loads scales and zero points of the current block for a group.
-    fn block_parameters(
+    pub(super) fn block_parameters(
         &self,
         code: &mut CodeAssembler,
         blocks: Blocks,
@@ -142,8 +146,12 @@ impl Avx512<'_> {
         }
     }
 
-    /// Bias, residual, and the outputs of a tile.
-    fn store(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+    /// Bias, residual, and the outputs of a tile, whose sums are the first registers.
+    pub(super) fn store(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+    ) -> Result<(), IcedError> {
         for row in 0..shape.rows {
             for group in 0..shape.groups {
                 let sum = self.sum(shape, row, group);

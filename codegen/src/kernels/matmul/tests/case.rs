@@ -1,7 +1,9 @@
 //! A product with operands, run on a level and by a scalar model of the specification.
 
 use weir_abi::IsaLevel;
+use weir_processor as processor;
 
+use crate::image::CodeImage;
 use crate::jit::{Argument, ExecutableCode};
 use crate::kernels::matmul::*;
 use crate::pack::{
@@ -114,6 +116,8 @@ pub(super) struct Case {
     pub(super) packed: Vec<u8>,
     bias: Vec<f32>,
     code: ExecutableCode,
+    /// The same code, if the product is interpreted.
+    interpreted: Option<CodeImage>,
     level: IsaLevel,
     /// What every row of the input begins with.
     pub(super) hard: &'static [f32],
@@ -134,10 +138,25 @@ impl Case {
             packed: pack(&spec.layout),
             bias: (0..spec.layout.channels).map(|channel| noise(channel, 31)).collect(),
             code: ExecutableCode::new(&image).unwrap(),
+            interpreted: None,
             spec,
             level,
             hard: &[],
         }
+    }
+
+    /// A case whose product the instruction interpreter computes, for levels that a machine lacks.
+    pub(super) fn interpreted(spec: MatmulSpec, level: IsaLevel) -> Self {
+        let mut assembly = Assembly::new().unwrap();
+        emit_matmul(&mut assembly, &spec, level).unwrap();
+        let image = assembly.finish().unwrap();
+        // The quantiser is portable code.
+        Self { interpreted: Some(image), level, ..Self::new(spec, IsaLevel::Portable) }
+    }
+
+    /// The interpreted code.
+    pub(super) fn image(&mut self) -> &mut CodeImage {
+        self.interpreted.as_mut().unwrap()
     }
 
     pub(super) fn input(&self, rows: usize) -> Vec<f32> {
@@ -171,31 +190,66 @@ impl Case {
             }
             input = rounded;
         }
-        let residual = bytes(&self.output(rows));
-        let mut guarded = vec![0x5a; residual.len() + 2 * GUARD];
-        let output = GUARD..GUARD + residual.len();
-        guarded[output.clone()].copy_from_slice(&residual);
+        let mut output = bytes(&self.output(rows));
         let mut bias = vec![0; self.bias.len().next_multiple_of(GROUP) * 4];
         pack_bias(&self.bias, &mut bias);
+        let mut guarded = vec![0x5a; output.len() + 2 * GUARD];
+        let inside = GUARD..GUARD + output.len();
+        guarded[inside.clone()].copy_from_slice(&output);
         for thread in 0..threads {
-            self.code.call_kernel(
-                &self.spec.symbol(self.level),
-                &mut [
-                    Argument::Read(&input),
-                    Argument::Read(&self.packed),
-                    Argument::Write(&mut guarded[output.clone()]),
-                    if self.spec.bias { Argument::Read(&bias) } else { Argument::Null },
-                    if self.spec.residual { Argument::Read(&residual) } else { Argument::Null },
-                    Argument::Count(rows as u64),
-                    Argument::Count((self.spec.groups() * thread / threads) as u64),
-                    Argument::Count((self.spec.groups() * (thread + 1) / threads) as u64),
-                ],
-            );
+            let share = [thread, thread + 1].map(|share| self.spec.groups() * share / threads);
+            let counts = [rows, share[0], share[1]].map(|count| count as u64);
+            match &self.interpreted {
+                Some(image) => self.interpret(image, &input, &mut output, &bias, counts),
+                None => self.call(&input, &mut guarded[inside.clone()], &bias, counts),
+            }
         }
-        let (before, rest) = guarded.split_at(output.start);
-        let (output, after) = rest.split_at(output.len());
+        if self.interpreted.is_some() {
+            return floats(&output);
+        }
+        let (before, rest) = guarded.split_at(inside.start);
+        let (output, after) = rest.split_at(inside.len());
         assert!(before.iter().chain(after).all(|byte| *byte == 0x5a), "beyond the output");
         floats(output)
+    }
+
+    fn call(&self, input: &[u8], output: &mut [u8], bias: &[u8], counts: [u64; 3]) {
+        let residual = output.to_vec();
+        let mut arguments = vec![
+            Argument::Read(input),
+            Argument::Read(&self.packed),
+            Argument::Write(output),
+            if self.spec.bias { Argument::Read(bias) } else { Argument::Null },
+            if self.spec.residual { Argument::Read(&residual) } else { Argument::Null },
+        ];
+        arguments.extend(counts.map(Argument::Count));
+        self.code.call_kernel(&self.spec.symbol(self.level), &mut arguments);
+    }
+
+    /// Every argument is memory of its own, and an access beyond one ends the test. The residual is
+    /// the output itself.
+    fn interpret(
+        &self,
+        image: &CodeImage,
+        input: &[u8],
+        output: &mut [u8],
+        bias: &[u8],
+        counts: [u64; 3],
+    ) {
+        let name = self.spec.symbol(self.level);
+        let symbol = image.symbols.iter().find(|symbol| symbol.name == name).unwrap();
+        let null = || processor::Argument::Null;
+        let mut arguments = vec![
+            processor::Argument::Read(input),
+            processor::Argument::Read(&self.packed),
+            processor::Argument::Write(output),
+            if self.spec.bias { processor::Argument::Read(bias) } else { null() },
+            if self.spec.residual { processor::Argument::Same(2) } else { null() },
+        ];
+        arguments.extend(counts.map(processor::Argument::Count));
+        if let Err(fault) = processor::call(&image.bytes, symbol.offset as usize, arguments) {
+            panic!("{name} rows {}: {fault}", counts[0]);
+        }
     }
 
     fn expected(&self, rows: usize) -> Vec<f32> {

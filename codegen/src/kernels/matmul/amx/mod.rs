@@ -1,0 +1,181 @@
+//! Integer products of many rows in AMX tiles; few rows are products in 512-bit vectors.
+//!
+//! One `tdpb*` multiplies up to 16 rows of activations with a block of at most 64 elements of a group
+//! of 16 channels. The packed layout is what it wants: a 64-byte row of codes is a row of its second
+//! operand. Sums of a block are exact 32-bit integers, so [`panel`] can hand them to the same
+//! `acc = fma(t, weight_scale · activation_scale, acc)`, blocks ascending, as all other versions
+//! do, and the number of rows may choose between the two units: their bits are equal.
+//!
+//! # Tiles
+//!
+//! All eight are configured once a call (`ldtilecfg`), if it has rows enough to use them, and released
+//! before it returns: the caller finds tiles in their initial state, which costs the system nothing
+//! to save. Loads touch exactly rows × bytes of their configuration.
+//!
+//! | tile | rows | bytes of a row | holds |
+//! |---|---|---|---|
+//! | 0, 1 | 16 | 64 | sums of two groups |
+//! | 2 | 16 | block | activations |
+//! | 3, 4 | block / 4 | 64 | codes of two groups |
+//! | 5, 6 | 8 | 64 | sums of two groups |
+//! | 7 | 8 | block | activations |
+//!
+//! Source: Intel, *Software Developer's Manual*, volume 1 chapter 18 (tiles, configuration) and
+//! volume 2 (`LDTILECFG`, `TILELOADD`, `TDPBSSD` and its relatives).
+
+mod codes;
+mod panel;
+
+use std::cell::RefCell;
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::assembled::{Plan, Portion, SCRATCH, TileShape, Version, assemble};
+use super::avx512::Avx512;
+use super::{Activation, MatmulSpec};
+use crate::emit::{Assembly, EmitError, FuncId};
+use crate::pack::{Blocks, GROUP};
+
+/// Rows of the large row tile.
+const LARGE: usize = 16;
+/// Rows of the small one, and least rows of a portion that is computed in tiles.
+const SMALL: usize = 8;
+/// Rows of a portion: processors with AMX have second caches of 2 MB.
+const PORTION: Portion = Portion { bytes: 1 << 20, step: LARGE, most: 384 };
+
+/// Whether tiles compute a product: blocks of 16 activations would leave three quarters of a tile
+/// empty, which is no faster than vectors.
+pub(super) fn serves(spec: &MatmulSpec) -> bool {
+    matches!(spec.activation(), Some(Activation::Int8 { block: 32.., .. }))
+}
+
+pub(super) fn define(
+    assembly: &mut Assembly,
+    id: FuncId,
+    spec: &MatmulSpec,
+) -> Result<(), EmitError> {
+    let (Some(Activation::Int8 { block, .. }), Some(blocks)) =
+        (spec.activation(), spec.layout.format.blocks())
+    else {
+        return super::avx512::define(assembly, id, spec);
+    };
+    assembly.assemble(id, |code| {
+        let wide = Avx512::new(code, spec);
+        let configuration = RefCell::new(code.create_label());
+        assemble(code, spec, &Amx { spec, blocks, block, wide, configuration })
+    })
+}
+
+struct Amx<'a> {
+    spec: &'a MatmulSpec,
+    /// Blocks of the weight.
+    blocks: Blocks,
+    /// Elements of an activation block, and of a product of tiles.
+    block: usize,
+    /// Computes few rows, and stores.
+    wide: Avx512<'a>,
+    /// What `ldtilecfg` reads.
+    configuration: RefCell<CodeLabel>,
+}
+
+impl Version for Amx<'_> {
+    fn plans(&self) -> Vec<Plan> {
+        let mut plans = self.wide.plans();
+        plans.retain(|plan| plan.from_rows < SMALL);
+        plans.insert(0, Plan { from_rows: SMALL, rows: &[], groups: &[2, 1] });
+        plans
+    }
+
+    fn portion(&self) -> Portion {
+        PORTION
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        panel::SCRATCH_BYTES
+    }
+
+    fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        self.wide.prepare(code)?;
+        let mut few = code.create_label();
+        code.mov(panel::CALL_ROWS.place(), r9)?;
+        code.cmp(r9, SMALL as i32)?;
+        code.jl(few)?;
+        code.ldtilecfg(zmmword_ptr(*self.configuration.borrow()))?;
+        code.set_label(&mut few)?;
+        code.zero_bytes()
+    }
+
+    fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.wide.tile(code, shape)
+    }
+
+    fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.tile_panel(code, shape)
+    }
+
+    fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        let mut few = code.create_label();
+        code.cmp(panel::CALL_ROWS.place(), SMALL as i32)?;
+        code.jl(few)?;
+        code.tilerelease()?;
+        code.set_label(&mut few)?;
+        code.zero_bytes()
+    }
+
+    fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        self.wide.data(code)?;
+        code.set_label(&mut self.configuration.borrow_mut())?;
+        code.db(&self.configuration_bytes())
+    }
+}
+
+impl Amx<'_> {
+    /// Palette 1 with the tiles of the module's header.
+    fn configuration_bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        let sums = (LARGE, GROUP * 4);
+        let codes = (self.block / 4, GROUP * 4);
+        let few_sums = (SMALL, GROUP * 4);
+        let tiles = [
+            sums,
+            sums,
+            (LARGE, self.block),
+            codes,
+            codes,
+            few_sums,
+            few_sums,
+            (SMALL, self.block),
+        ];
+        for (tile, (rows, row_bytes)) in tiles.into_iter().enumerate() {
+            // At most 64, in two bytes whose upper one stays 0.
+            bytes[16 + 2 * tile] = row_bytes as u8;
+            bytes[48 + tile] = rows as u8;
+        }
+        bytes
+    }
+
+    /// Activation blocks of a weight block.
+    fn parts(&self) -> usize {
+        self.blocks.block / self.block
+    }
+
+    /// Bytes of a row's activations for one weight block.
+    fn record_bytes(&self) -> usize {
+        self.parts() * (self.block + 8)
+    }
+}
+
+/// A number of the version's in scratch memory, by its index.
+#[derive(Clone, Copy)]
+struct Slot(usize);
+
+impl Slot {
+    const COUNT: usize = 16;
+
+    fn place(self) -> AsmMemoryOperand {
+        debug_assert!(self.0 < Slot::COUNT);
+        qword_ptr(SCRATCH + self.0 * 8)
+    }
+}

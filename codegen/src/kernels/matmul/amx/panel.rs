@@ -1,0 +1,405 @@
+//! All rows of a portion, for one or two groups of channels.
+//!
+//! The reduction is walked in chunks whose codes stay in the first cache. Within a chunk rows are taken
+//! 16 at a time, the last of them 8; their float sums stay in registers from the chunk's first block
+//! to its last, as many as fit, and wait in scratch memory between chunks. Where rows are left over, a
+//! tile reaches back over rows that others have computed, too: it keeps sums of its own for them and
+//! does not store them.
+//!
+//! While tiles multiply a block, vectors convert the sums of the one before: conversion takes 3
+//! operations per row and group (`t` to f32, product of scales, sum), 96 a block and two groups, at
+//! two a cycle 48 cycles. The products take 32, so in blocks of 64 they reach two thirds of their
+//! peak, in blocks of 32, which fill half a tile, one third.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::{Amx, LARGE, PORTION, SMALL, Slot};
+use crate::kernels::matmul::assembled::{
+    COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape, WEIGHTS,
+};
+use crate::kernels::matmul::avx512::ZMM;
+use crate::pack::{Blocks, GROUP, ZeroPoint};
+
+/// Float sums of the row tile.
+const SUMS: AsmRegister64 = rax;
+/// Bytes from one row of activations to the next.
+const ROW_BYTES: AsmRegister64 = rbx;
+/// Bytes of a row of codes and of sums.
+const LINE: AsmRegister64 = r12;
+/// Codes of the current block in scratch memory.
+pub(super) const CODES: AsmRegister64 = r11;
+
+/// Rows of the call.
+pub(super) const CALL_ROWS: Slot = Slot(0);
+/// Weight blocks behind the chunk.
+const BLOCKS_LEFT: Slot = Slot(1);
+/// Weight blocks of the chunk.
+const CHUNK_BLOCKS: Slot = Slot(2);
+/// The chunk's weights.
+const CHUNK_WEIGHTS: Slot = Slot(3);
+/// Those behind it.
+const NEXT_WEIGHTS: Slot = Slot(4);
+/// The chunk's activations of the portion's first row.
+const CHUNK_INPUT: Slot = Slot(5);
+/// The chunk's activations of the row tile.
+const TILE_ROWS: Slot = Slot(6);
+/// Rows that no tile has computed.
+const ROWS_LEFT: Slot = Slot(7);
+/// First rows of the tile that another tile has computed.
+const KNOWN_ROWS: Slot = Slot(8);
+/// Output of the next row to be stored.
+const OUTPUT: Slot = Slot(9);
+/// Residual of the same.
+const RESIDUAL: Slot = Slot(10);
+
+/// Elements of a chunk, or one block.
+const CHUNK: usize = 512;
+/// Groups of a tile at most.
+const GROUPS: usize = 2;
+/// Bytes of a line of sums or codes.
+const LINE_BYTES: usize = GROUP * 4;
+
+/// Scratch memory: slots, integer sums of a block, codes of a chunk, float sums of the portion.
+const WHOLES_AT: usize = Slot::COUNT * 8;
+pub(super) const CODES_AT: usize = WHOLES_AT + GROUPS * LARGE * LINE_BYTES;
+const SUMS_AT: usize = CODES_AT + CHUNK * GROUP * GROUPS;
+pub(super) const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + LARGE - 1) * GROUPS * LINE_BYTES;
+
+/// Registers of a group's scales and zero points, of the row's −Σ a, and two free ones. Sums have the
+/// rest; the mask of codes stays in the last register.
+const SCALES: [AsmRegisterZmm; GROUPS] = [zmm30, zmm29];
+const FREE: [AsmRegisterZmm; 2] = [zmm28, zmm27];
+const ZEROS: [AsmRegisterZmm; GROUPS] = [zmm26, zmm25];
+const MINUS_CODE_SUM: AsmRegisterZmm = zmm24;
+
+/// Where a float sum is while a chunk is walked.
+enum Sum {
+    Register(AsmRegisterZmm),
+    Memory,
+}
+
+/// Tiles for a number of rows.
+struct Tiles {
+    sums: [AsmRegisterTmm; GROUPS],
+    activations: AsmRegisterTmm,
+    codes: [AsmRegisterTmm; GROUPS],
+}
+
+fn tiles(rows: usize) -> Tiles {
+    let codes = [tmm3, tmm4];
+    if rows == LARGE {
+        Tiles { sums: [tmm0, tmm1], activations: tmm2, codes }
+    } else {
+        Tiles { sums: [tmm5, tmm6], activations: tmm7, codes }
+    }
+}
+
+fn whole_at(row: usize, group: usize) -> usize {
+    WHOLES_AT + (group * LARGE + row) * LINE_BYTES
+}
+
+impl Amx<'_> {
+    /// The portion, whose number of rows is in r9: what the frame calls a panel.
+    pub(super) fn tile_panel(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+    ) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        code.mov(CHUNK_INPUT.place(), TILE_INPUT)?;
+        self.clear_sums(code, shape)?;
+        self.load_strides(code)?;
+        code.mov(WEIGHTS, TILE_WEIGHTS)?;
+        code.mov(BLOCKS_LEFT.place(), layout.block_count() as i32)?;
+        let mut next_chunk = code.create_label();
+        code.set_label(&mut next_chunk)?;
+        code.mov(COUNT, BLOCKS_LEFT.place())?;
+        code.mov(r11, (CHUNK / self.blocks.block).max(1) as i64)?;
+        code.cmp(COUNT, r11)?;
+        code.cmovg(COUNT, r11)?;
+        code.mov(CHUNK_BLOCKS.place(), COUNT)?;
+        code.sub(BLOCKS_LEFT.place(), COUNT)?;
+        code.mov(CHUNK_WEIGHTS.place(), WEIGHTS)?;
+        self.keep_codes(code, shape)?;
+        code.mov(NEXT_WEIGHTS.place(), WEIGHTS)?;
+        self.all_row_tiles(code, shape)?;
+        code.mov(WEIGHTS, NEXT_WEIGHTS.place())?;
+        code.imul_3(r11, CHUNK_BLOCKS.place(), self.record_bytes() as i32)?;
+        code.add(CHUNK_INPUT.place(), r11)?;
+        code.cmp(BLOCKS_LEFT.place(), 0)?;
+        code.jg(next_chunk)
+    }
+
+    /// Zeros for all rows that tiles compute, those twice computed included.
+    fn clear_sums(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let mut again = code.create_label();
+        code.vpxord(zmm0, zmm0, zmm0)?;
+        code.lea(SUMS, ptr(SCRATCH + SUMS_AT))?;
+        code.lea(COUNT, ptr(r9 + (LARGE - 1)))?;
+        code.set_label(&mut again)?;
+        for group in 0..shape.groups {
+            code.vmovups(zmmword_ptr(SUMS + group * LINE_BYTES), zmm0)?;
+        }
+        code.add(SUMS, (shape.groups * LINE_BYTES) as i32)?;
+        code.dec(COUNT)?;
+        code.jnz(again)
+    }
+
+    fn load_strides(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.mov(ROW_BYTES, self.spec.input_row_bytes() as i64)?;
+        code.mov(LINE, LINE_BYTES as i64)
+    }
+
+    /// One chunk of all rows: large tiles while there are rows for more than a small one.
+    fn all_row_tiles(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let mut done = code.create_label();
+        let mut small = code.create_label();
+        code.lea(SUMS, ptr(SCRATCH + SUMS_AT))?;
+        code.mov(r11, CHUNK_INPUT.place())?;
+        code.mov(TILE_ROWS.place(), r11)?;
+        code.mov(OUTPUT.place(), rdx)?;
+        code.mov(RESIDUAL.place(), r8)?;
+        code.mov(ROWS_LEFT.place(), r9)?;
+
+        let mut large = code.create_label();
+        code.set_label(&mut large)?;
+        code.cmp(ROWS_LEFT.place(), SMALL as i32)?;
+        code.jle(small)?;
+        // Without 16 rows to reach back over, small tiles take 9 to 15.
+        code.cmp(r9, LARGE as i32)?;
+        code.jl(small)?;
+        self.row_tile(code, shape, LARGE)?;
+        code.jmp(large)?;
+
+        code.set_label(&mut small)?;
+        code.cmp(ROWS_LEFT.place(), 0)?;
+        code.jle(done)?;
+        self.row_tile(code, shape, SMALL)?;
+        code.jmp(small)?;
+        code.set_label(&mut done)?;
+        code.zero_bytes()
+    }
+
+    /// The next row tile: how far it reaches back, its products, its outputs after the last chunk.
+    fn row_tile(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+    ) -> Result<(), IcedError> {
+        let row_bytes = self.spec.input_row_bytes();
+        let mut reaches_back = code.create_label();
+        let mut is_not_last = code.create_label();
+        code.xor(r10d, r10d)?;
+        code.mov(r11, rows as i64)?;
+        code.sub(r11, ROWS_LEFT.place())?;
+        code.cmovg(r10, r11)?;
+        code.mov(KNOWN_ROWS.place(), r10)?;
+        code.test(r10, r10)?;
+        code.jz(reaches_back)?;
+        code.imul_3(r11, r10, row_bytes as i32)?;
+        code.sub(TILE_ROWS.place(), r11)?;
+        code.set_label(&mut reaches_back)?;
+
+        code.mov(INPUT, TILE_ROWS.place())?;
+        code.mov(WEIGHTS, CHUNK_WEIGHTS.place())?;
+        code.mov(COUNT, CHUNK_BLOCKS.place())?;
+        code.lea(CODES, ptr(SCRATCH + CODES_AT))?;
+        self.blocks_of_rows(code, shape, rows)?;
+        code.cmp(BLOCKS_LEFT.place(), 0)?;
+        code.jg(is_not_last)?;
+        self.store_rows(code, shape, rows)?;
+        code.set_label(&mut is_not_last)?;
+        code.add(SUMS, (rows * shape.groups * LINE_BYTES) as i32)?;
+        code.add(TILE_ROWS.place(), (rows * row_bytes) as i32)?;
+        code.sub(ROWS_LEFT.place(), rows as i32)
+    }
+
+    /// The chunk's blocks, one behind in the conversion.
+    fn blocks_of_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+    ) -> Result<(), IcedError> {
+        self.move_sums(code, shape, rows, |code, sum, place| code.vmovups(sum, place))?;
+        let parts = self.parts();
+        let mut again = code.create_label();
+        let mut last = code.create_label();
+        self.multiply(code, shape, rows, 0)?;
+        self.store_wholes(code, shape, rows)?;
+        code.set_label(&mut again)?;
+        for part in 0..parts {
+            if part + 1 == parts {
+                code.dec(COUNT)?;
+                code.jz(last)?;
+            }
+            self.multiply(code, shape, rows, part + 1)?;
+            self.convert(code, shape, rows, part)?;
+            self.store_wholes(code, shape, rows)?;
+        }
+        code.add(INPUT, self.record_bytes() as i32)?;
+        code.add(WEIGHTS, self.spec.layout.block_bytes() as i32)?;
+        if self.copies_codes() {
+            code.add(CODES, self.block_codes_bytes(shape.groups) as i32)?;
+        }
+        code.jmp(again)?;
+        code.set_label(&mut last)?;
+        self.convert(code, shape, rows, parts - 1)?;
+        self.move_sums(code, shape, rows, |code, sum, place| code.vmovups(place, sum))
+    }
+
+    /// Products of a part, counted from the current block's first, in the tiles of sums.
+    fn multiply(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+        part: usize,
+    ) -> Result<(), IcedError> {
+        let Tiles { sums, activations, codes } = tiles(rows);
+        let layout = self.spec.layout;
+        code.tileloadd(activations, ptr(INPUT + ROW_BYTES + part * (self.block + 8)))?;
+        // Part 0 of the next block counts as one behind the last.
+        let (block, in_block) = (part / self.parts(), part % self.parts() * self.block * GROUP);
+        for group in 0..shape.groups {
+            let (sum, codes) = (sums[group], codes[group]);
+            code.tilezero(sum)?;
+            if self.copies_codes() {
+                let at = block * self.block_codes_bytes(shape.groups)
+                    + group * self.blocks.block * GROUP
+                    + in_block;
+                code.tileloadd(codes, ptr(CODES + LINE + at))?;
+                code.tdpbssd(sum, activations, codes)?;
+            } else {
+                let at = block * layout.block_bytes()
+                    + group * layout.group_bytes()
+                    + layout.codes_offset()
+                    + in_block;
+                code.tileloadd(codes, ptr(WEIGHTS + LINE + at))?;
+                code.tdpbsud(sum, activations, codes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store_wholes(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+    ) -> Result<(), IcedError> {
+        for (group, sum) in tiles(rows).sums.into_iter().enumerate().take(shape.groups) {
+            code.tilestored(ptr(SCRATCH + LINE + whole_at(0, group)), sum)?;
+        }
+        Ok(())
+    }
+
+    /// `sum = fma(t, weight_scale · activation_scale, sum)` for a part of the current block, t the
+    /// stored sums about the zero point.
+    fn convert(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+        part: usize,
+    ) -> Result<(), IcedError> {
+        let [whole, scale] = FREE;
+        // Zero points that the codes are about already are not loaded: sums stand in their registers.
+        let zero = if self.is_about_zero() { ZeroPoint::Implied } else { self.blocks.zero };
+        let blocks = Blocks { zero, ..self.blocks };
+        for group in 0..shape.groups {
+            self.wide.block_parameters(code, blocks, group, SCALES[group], ZEROS[group])?;
+        }
+        for row in 0..rows {
+            let record = row * self.spec.input_row_bytes() + part * (self.block + 8);
+            if !self.is_about_zero() {
+                code.vcvtdq2ps(MINUS_CODE_SUM, dword_bcst(INPUT + (record + self.block + 4)))?;
+            }
+            for group in 0..shape.groups {
+                code.vmulps(scale, SCALES[group], dword_bcst(INPUT + (record + self.block)))?;
+                code.vcvtdq2ps(whole, zmmword_ptr(SCRATCH + whole_at(row, group)))?;
+                if !self.is_about_zero() {
+                    code.vfmadd231ps(whole, ZEROS[group], MINUS_CODE_SUM)?;
+                }
+                match self.sum(shape, row, group) {
+                    Sum::Register(sum) => code.vfmadd231ps(sum, whole, scale)?,
+                    Sum::Memory => {
+                        let sum = sum_at(shape, row, group);
+                        code.vfmadd213ps(whole, scale, sum)?;
+                        code.vmovups(sum, whole)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sum(&self, shape: TileShape, row: usize, group: usize) -> Sum {
+        let reserved = if self.is_about_zero() { FREE[1] } else { MINUS_CODE_SUM };
+        let registers = ZMM.iter().take_while(|register| **register != reserved);
+        match registers.skip(row * shape.groups + group).next() {
+            Some(register) => Sum::Register(*register),
+            None => Sum::Memory,
+        }
+    }
+
+    /// Loads or stores the float sums that are in registers.
+    fn move_sums(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+        step: impl Fn(&mut CodeAssembler, AsmRegisterZmm, AsmMemoryOperand) -> Result<(), IcedError>,
+    ) -> Result<(), IcedError> {
+        for row in 0..rows {
+            for group in 0..shape.groups {
+                if let Sum::Register(sum) = self.sum(shape, row, group) {
+                    step(code, sum, sum_at(shape, row, group))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Outputs of a row tile but its known rows.
+    fn store_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        rows: usize,
+    ) -> Result<(), IcedError> {
+        let row_bytes = (self.spec.output_stride * 4) as i32;
+        let one = TileShape { rows: 1, ..shape };
+        let mut again = code.create_label();
+        code.mov(r11, KNOWN_ROWS.place())?;
+        code.mov(COUNT, rows as i64)?;
+        code.sub(COUNT, r11)?;
+        code.imul_3(r11, r11, (shape.groups * LINE_BYTES) as i32)?;
+        code.lea(INPUT, ptr(SUMS + r11))?;
+        code.mov(TILE_OUTPUT, OUTPUT.place())?;
+        code.mov(TILE_RESIDUAL, RESIDUAL.place())?;
+        code.set_label(&mut again)?;
+        for group in 0..shape.groups {
+            code.vmovups(ZMM[group], zmmword_ptr(INPUT + group * LINE_BYTES))?;
+        }
+        self.wide.store(code, one)?;
+        code.add(INPUT, (shape.groups * LINE_BYTES) as i32)?;
+        code.add(TILE_OUTPUT, row_bytes)?;
+        code.add(TILE_RESIDUAL, row_bytes)?;
+        code.dec(COUNT)?;
+        code.jnz(again)?;
+        code.mov(OUTPUT.place(), TILE_OUTPUT)?;
+        code.mov(RESIDUAL.place(), TILE_RESIDUAL)?;
+        // The pointers have stood where the strides belong.
+        self.load_strides(code)
+    }
+}
+
+fn sum_at(shape: TileShape, row: usize, group: usize) -> AsmMemoryOperand {
+    zmmword_ptr(SUMS + (row * shape.groups + group) * LINE_BYTES)
+}
+
+/// Tile loads of codes and lines of scratch memory lie in whole cache lines.
+const _: () = assert!(WHOLES_AT.is_multiple_of(64) && CODES_AT.is_multiple_of(64));
