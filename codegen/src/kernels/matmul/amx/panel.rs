@@ -55,6 +55,9 @@ const RESIDUAL: Slot = Slot(10);
 
 /// Elements of a chunk, or one block.
 const CHUNK: usize = 512;
+/// The same for rows of one tile: weights come from memory as fast as they are used, so chunks are
+/// short for the reading of the next ones to go on beside the products.
+const FEW_ROWS_CHUNK: usize = 128;
 /// Groups of a tile at most.
 const GROUPS: usize = 2;
 /// Bytes of a line of sums or codes.
@@ -115,7 +118,12 @@ impl Amx<'_> {
         let mut next_chunk = code.create_label();
         code.set_label(&mut next_chunk)?;
         code.mov(COUNT, BLOCKS_LEFT.place())?;
-        code.mov(r11, (CHUNK / self.blocks.block).max(1) as i64)?;
+        let [many, few] =
+            [CHUNK, FEW_ROWS_CHUNK].map(|chunk| (chunk / self.blocks.block).max(1) as i64);
+        code.mov(r11, many)?;
+        code.mov(INPUT, few)?;
+        code.cmp(r9, LARGE as i32)?;
+        code.cmovle(r11, INPUT)?;
         code.cmp(COUNT, r11)?;
         code.cmovg(COUNT, r11)?;
         code.mov(CHUNK_BLOCKS.place(), COUNT)?;
@@ -338,11 +346,8 @@ impl Amx<'_> {
 
     fn sum(&self, shape: TileShape, row: usize, group: usize) -> Sum {
         let reserved = if self.is_about_zero() { FREE[1] } else { MINUS_CODE_SUM };
-        let registers = ZMM.iter().take_while(|register| **register != reserved);
-        match registers.skip(row * shape.groups + group).next() {
-            Some(register) => Sum::Register(*register),
-            None => Sum::Memory,
-        }
+        let mut registers = ZMM.into_iter().take_while(|register| *register != reserved);
+        registers.nth(row * shape.groups + group).map_or(Sum::Memory, Sum::Register)
     }
 
     /// Loads or stores the float sums that are in registers.
@@ -381,8 +386,8 @@ impl Amx<'_> {
         code.mov(TILE_OUTPUT, OUTPUT.place())?;
         code.mov(TILE_RESIDUAL, RESIDUAL.place())?;
         code.set_label(&mut again)?;
-        for group in 0..shape.groups {
-            code.vmovups(ZMM[group], zmmword_ptr(INPUT + group * LINE_BYTES))?;
+        for (group, sum) in ZMM.into_iter().enumerate().take(shape.groups) {
+            code.vmovups(sum, zmmword_ptr(INPUT + group * LINE_BYTES))?;
         }
         self.wide.store(code, one)?;
         code.add(INPUT, (shape.groups * LINE_BYTES) as i32)?;
