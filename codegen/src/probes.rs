@@ -135,7 +135,7 @@ fn read(code: &mut CodeAssembler) -> Result<(), IcedError> {
     code.set_label(&mut again)?;
     for (index, sum) in [ymm0, ymm1, ymm2, ymm3, ymm0, ymm1, ymm2, ymm3].into_iter().enumerate() {
         if index % 2 == 0 {
-            code.prefetcht0(byte_ptr(rdi + 4096 + index * 32))?;
+            code.prefetcht0(byte_ptr(rdi + 512 + index * 32))?;
         }
         code.vpaddd(sum, sum, ymmword_ptr(rdi + index * 32))?;
     }

@@ -79,7 +79,7 @@ pub(crate) fn read_loop(assembly: &mut Assembly) {
             code.set_label(&mut again)?;
             for (index, sum) in YMM[..8].iter().enumerate() {
                 if index % 2 == 0 {
-                    code.prefetcht0(byte_ptr(rdi + 4096 + index * 32))?;
+                    code.prefetcht0(byte_ptr(rdi + 512 + index * 32))?;
                 }
                 code.vpaddd(*sum, *sum, ymmword_ptr(rdi + index * 32))?;
             }
