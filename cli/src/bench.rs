@@ -40,8 +40,8 @@ pub struct Bench {
     #[command(flatten)]
     bench: command::Bench,
 
-    /// Time per kernel, of a prompt of each --prefill and of steps at each --decode
-    #[arg(long, help_heading = "Figures", conflicts_with_all = ["batch", "ttft", "plot"])]
+    /// Time per kernel, of a prompt of each --prefill and of steps at each --decode and --batch
+    #[arg(long, help_heading = "Figures", conflicts_with_all = ["ttft", "plot"])]
     profile: bool,
 
     /// Draw the figures under the machine's roofline

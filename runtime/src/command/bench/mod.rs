@@ -192,14 +192,19 @@ impl Bench {
             metrics.extend(decodes.then_some("decode"));
             setups.push((Setup { length, batch: 1, tokens }, metrics));
         }
-        let contexts = self.batch_context.clone().unwrap_or_else(|| Numbers(vec![512]));
-        for length in contexts.0 {
-            for &batch in &self.batch.clone().unwrap_or_default().0 {
-                let setup = Setup { length, batch, tokens: self.tokens };
-                setups.push((setup, vec!["decode_total", "prefill_total"]));
-            }
-        }
+        let batches = self.batches();
+        setups.extend(batches.map(|setup| (setup, vec!["decode_total", "prefill_total"])));
         setups
+    }
+
+    /// Several sequences at once, of each length.
+    fn batches(&self) -> impl Iterator<Item = Setup> {
+        let contexts = self.batch_context.clone().unwrap_or_else(|| Numbers(vec![512]));
+        let (batches, tokens) = (self.batch.clone().unwrap_or_default().0, self.tokens);
+        contexts.0.into_iter().flat_map(move |length| {
+            let batches = batches.clone().into_iter();
+            batches.map(move |batch| Setup { length, batch, tokens })
+        })
     }
 
     /// An engine that counts what it does.

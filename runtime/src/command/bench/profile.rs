@@ -28,8 +28,10 @@ pub struct KernelTime {
 /// The kernels of one kind of steps.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Which steps: `prefill` or `decode`.
+    /// Which steps: `prefill`, `decode` or `decode_total`.
     pub metric: &'static str,
+    /// Sequences at once.
+    pub batch: u32,
     /// Rows of the prompt, or before the step.
     pub context: u32,
     /// The kernels in the order in which they run.
@@ -39,13 +41,15 @@ pub struct Profile {
 }
 
 impl Bench {
-    /// Measures kernel by kernel: a prompt of each `--prefill`, then steps at each `--decode`.
+    /// Measures kernel by kernel: a prompt of each `--prefill`, steps at each `--decode`, then steps of
+    /// `--batch` sequences at once.
     pub fn profile(&self, model: &Model) -> Result<(Label, Vec<Profile>), RuntimeError> {
         let mut label = self.label(model)?;
         let probes = model.compiled().probes();
         label.peaks = Prober::new(&probes, self.threads())?.peaks(label.isa)?;
         let lengths = |given: &Option<super::Numbers>, usual: u32| match given {
             Some(numbers) => numbers.0.clone(),
+            None if self.wants_figures() => Vec::new(),
             None => vec![usual.min(model.compiled().header().context / 2).max(1)],
         };
         let mut profiles = Vec::new();
@@ -56,6 +60,9 @@ impl Bench {
         for length in lengths(&self.decode, 128) {
             let setup = Setup { length, batch: 1, tokens: self.tokens };
             profiles.push(self.profile_one(model, &label.peaks, setup, "decode")?);
+        }
+        for setup in self.batches() {
+            profiles.push(self.profile_one(model, &label.peaks, setup, "decode_total")?);
         }
         Ok((label, profiles))
     }
@@ -68,7 +75,7 @@ impl Bench {
         metric: &'static str,
     ) -> Result<Profile, RuntimeError> {
         setup.check(model.compiled().header())?;
-        let mut engine = self.engine(model, 1)?;
+        let mut engine = self.engine(model, setup.batch)?;
         let warm = Setup { length: setup.length.min(16), tokens: 4, ..setup };
         run(&mut engine, &warm, 0)?;
         let watch = |engine: &mut Engine<Counted>| {
@@ -80,7 +87,7 @@ impl Bench {
         let (_, mut before) = watch(&mut engine);
         let (mut sequences, prefill) = Sequences::start(&mut engine, &setup, 0)?;
         let mut whole = prefill.seconds;
-        if metric == "decode" {
+        if metric != "prefill" {
             before = watch(&mut engine).1;
             let steps = sequences.decode(&mut engine, setup.tokens.saturating_sub(1))?;
             whole = steps.iter().map(|step| step.seconds).sum();
@@ -111,7 +118,8 @@ impl Bench {
         add(&facts.head, &loads.head, segments.head as usize);
         let total: f64 = kernels.iter().map(|kernel| kernel.measured.seconds).sum();
         kernels.iter_mut().for_each(|kernel| kernel.part = kernel.measured.seconds / total);
-        Ok(Profile { metric, context: setup.length, kernels, outside: (whole - total).max(0.0) })
+        let Setup { length: context, batch, .. } = setup;
+        Ok(Profile { metric, batch, context, kernels, outside: (whole - total).max(0.0) })
     }
 }
 
@@ -123,7 +131,7 @@ pub fn write_profiles(
     json: bool,
 ) -> Result<(), RuntimeError> {
     for profile in profiles {
-        let Profile { metric, context, .. } = profile;
+        let Profile { metric, batch, context, .. } = profile;
         if json {
             for kernel in &profile.kernels {
                 writeln!(out, "{}", kernel.json(profile, label))?;
@@ -133,7 +141,7 @@ pub fn write_profiles(
         let total: f64 = profile.kernels.iter().map(|kernel| kernel.measured.seconds).sum();
         writeln!(
             out,
-            "{metric} at {context}, {}, {} threads: {:.3} ms in kernels, {:.3} ms between them",
+            "{metric} at {context}, {batch} at once, {}, {} threads: {:.3} ms in kernels, {:.3} ms between them",
             label.isa.name(),
             label.threads,
             1e3 * total,
@@ -175,7 +183,7 @@ impl KernelTime {
             "isa": label.isa.name(),
             "metric": format!("profile_{}", profile.metric),
             "context": profile.context,
-            "batch": 1,
+            "batch": profile.batch,
             "kernel": self.name,
             "calls": self.calls,
             "value": seconds,
