@@ -11,6 +11,7 @@ use weir_abi::IsaLevel;
 use weir_codegen::container::{write_executable, write_library, write_object};
 use weir_runtime::command::{MAX_SLOTS, parse_isa, whole};
 
+use crate::calibrate::tell_perplexity;
 use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
@@ -114,6 +115,9 @@ impl Compile {
             Ok(())
         })?;
         print_times(&lowered, &self.report);
+        if !lowered.held_out.is_empty() && !self.report.quiet {
+            tell_perplexity(&mut lowered, &model, &progress)?;
+        }
         if self.emit == Emit::Exe {
             let call = if output.parent() == Some(Path::new("")) { "./" } else { "" };
             let output = output.display();

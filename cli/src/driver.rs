@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_abi::IsaLevel;
@@ -14,7 +15,7 @@ use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::{DType, Graph, Stage, verify::verify};
 use weir_passes::kv::policy::{KvError, KvOptions};
 use weir_passes::registry::{PASSES, Pass};
-use weir_passes::weights::WeightChoice;
+use weir_passes::weights::{Calibration, Watch, WeightChoice};
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::CompiledModel;
 use weir_runtime::command::say;
@@ -22,6 +23,7 @@ use weir_runtime::facts::{
     BuildFacts, Facts, KernelFacts, PassFacts, SamplingFacts, SegmentFacts, WorkFacts,
 };
 
+use crate::calibrate::CalibrationText;
 use crate::failure::Failure;
 use crate::options::{ComputeOption, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -44,6 +46,8 @@ pub struct Lowered {
     pub context: u32,
     /// The policy as it was read.
     pub kv: KvOptions,
+    /// Windows of the calibration text that weights were not calibrated with.
+    pub held_out: Vec<Vec<u32>>,
     /// Phases and how long they took.
     pub times: Vec<(String, Duration)>,
 }
@@ -85,17 +89,28 @@ pub fn lower(
         facts: imported.facts,
         context,
         kv: kv.clone(),
+        held_out: Vec::new(),
         times: Vec::new(),
     };
     if stop != Some(IMPORTED) {
+        let calibration_text = read_calibration(options, &lowered, progress)?;
+        let work = Arc::new(progress.start("rewriting"));
+        let calibration = calibration_text.map(|text| {
+            lowered.held_out = text.held_out;
+            let work = Arc::clone(&work);
+            let watch = Watch::new(move |done, all| {
+                work.say(format!("calibrating, {done} of {all} weights"));
+            });
+            Calibration { windows: text.windows, watch }
+        });
         let pass_options = weir_passes::Options {
             context,
+            calibration,
             kv,
             max_rows: options.step_rows,
             weights,
             model_limit: lowered.facts.context_limit,
         };
-        let work = progress.start("rewriting");
         let mut watcher = Watcher { report, last: lowered.graph.to_string() };
         let (graph, passes) =
             weir_passes::run_observed(lowered.graph, &pass_options, &mut watcher)?;
@@ -114,6 +129,18 @@ pub fn lower(
     }
     lowered.times = times;
     Ok(lowered)
+}
+
+/// The text of `--calibrate`, if there is one.
+fn read_calibration(
+    options: &ModelOptions,
+    lowered: &Lowered,
+    progress: &Progress,
+) -> Result<Option<CalibrationText>, Failure> {
+    let Some(path) = &options.calibrate else { return Ok(None) };
+    let _work = progress.start("reading the text");
+    let Lowered { text, facts, context, .. } = lowered;
+    CalibrationText::read(path, options.calibrate_tokens, text, facts, *context).map(Some)
 }
 
 /// What each pass did.
@@ -240,14 +267,24 @@ pub fn load_lowered(
             "--stop-after ends before there is a model to run; use it with compile",
         ));
     }
-    let model = with_image(&mut lowered, options, progress, how, |image, _| {
+    let model = load_whole(&mut lowered, options, progress, how)?;
+    print_times(&lowered, report);
+    Ok(model)
+}
+
+/// Compiles a graph at stage `Fixed` into memory.
+pub fn load_whole(
+    lowered: &mut Lowered,
+    options: &ModelOptions,
+    progress: &Progress,
+    how: Emission,
+) -> Result<CompiledModel, Failure> {
+    with_image(lowered, options, progress, how, |image, _| {
         let work = progress.start_bytes("packing", image.weights.bytes);
         let mut progress = |done, _| work.at(done);
         let memory = ModelInMemory::load(image, &mut progress)?;
         Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
-    })?;
-    print_times(&lowered, report);
-    Ok(model)
+    })
 }
 
 /// Prints the phases if they were asked for.

@@ -56,7 +56,8 @@ impl From<ImportError> for Failure {
 
 impl From<PassError> for Failure {
     fn from(error: PassError) -> Failure {
-        let is_usage = matches!(error, PassError::Options(_) | PassError::Kv(_));
+        let is_usage =
+            matches!(error, PassError::Options(_) | PassError::Kv(_) | PassError::Calibration(_));
         Failure { code: if is_usage { 2 } else { 1 }, ..Failure::other(error) }
     }
 }

@@ -3,6 +3,7 @@
 //! The command line is resolved here once; the crates behind it get the few values that they need.
 
 mod bench;
+mod calibrate;
 mod compile;
 mod completions;
 mod driver;
@@ -11,6 +12,7 @@ mod failure;
 mod inspect;
 mod make_model;
 mod options;
+mod perplexity;
 mod progress;
 mod roofline;
 mod weights;
@@ -27,7 +29,10 @@ pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
 pub use make_model::{MakeModel, write_model};
-pub use options::{ComputeOption, DEFAULT_SLOTS, ModelOptions, ReportOptions};
+pub use options::{
+    ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, ModelOptions, ReportOptions,
+};
+pub use perplexity::{Perplexity, perplexity};
 pub use progress::{Progress, Work};
 
 const EXAMPLES: &str = "\

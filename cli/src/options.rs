@@ -8,6 +8,12 @@ use weir_runtime::command::whole;
 /// Slots unless the user says otherwise.
 pub const DEFAULT_SLOTS: u32 = 8;
 
+/// Tokens of the calibration text unless the user says otherwise.
+pub const DEFAULT_CALIBRATE_TOKENS: u32 = 32_768;
+
+/// Most tokens of the calibration text: all of them are in memory at once.
+const MAX_CALIBRATE_TOKENS: u32 = 1 << 20;
+
 /// Rows of a step unless the user says otherwise.
 const DEFAULT_STEP_ROWS: u32 = 128;
 
@@ -64,6 +70,27 @@ pub struct ModelOptions {
     )]
     pub weights: Option<String>,
 
+    /// Text to choose the codes of int4 and int8 weights by
+    #[arg(
+        long,
+        value_name = "TEXT",
+        long_help = "Text to choose the codes of int4 and int8 weights by: UTF-8, like what the \
+                     model was trained on, documents separated by <|endoftext|>. Its end is held \
+                     out; compile says the perplexity on it"
+    )]
+    pub calibrate: Option<PathBuf>,
+
+    /// Tokens of the text that are used
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "calibrate",
+        default_value_t = DEFAULT_CALIBRATE_TOKENS,
+        value_parser = whole(1, MAX_CALIBRATE_TOKENS),
+        allow_hyphen_values = true
+    )]
+    pub calibrate_tokens: u32,
+
     /// Arithmetic of the matrix products [default: int8 for int4 and int8 weights, bf16 for bf16
     /// weights, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
@@ -105,6 +132,7 @@ impl ModelOptions {
             ("--kv", self.kv != DEFAULT_KV),
             ("--kv-rows", self.kv_rows.is_some()),
             ("--weights", self.weights.is_some()),
+            ("--calibrate", self.calibrate.is_some()),
             ("--compute", self.compute.is_some()),
             ("--step-rows", self.step_rows != DEFAULT_STEP_ROWS),
             ("--links-under", self.links_under.is_some()),

@@ -54,6 +54,11 @@ impl Progress {
 }
 
 impl Work {
+    /// Changes what is said of the work.
+    pub fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
     /// How far the work has come.
     pub fn at(&self, done: u64) {
         self.bar.set_position(done);

@@ -36,6 +36,8 @@ fn options(model: &Path) -> ModelOptions {
         kv: "full".to_owned(),
         kv_rows: None,
         weights: None,
+        calibrate: None,
+        calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,
         compute: None,
         step_rows: 16,
         links_under: None,

@@ -12,7 +12,7 @@ use crate::error::PassError;
 use crate::kv::policy::KvOptions;
 use crate::pipeline::passes;
 use crate::registry::{Change, Pass};
-use crate::weights::WeightChoice;
+use crate::weights::{Calibration, WeightChoice};
 
 /// What the user chose, with defaults resolved.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Options {
     pub max_rows: u32,
     /// Number formats of the weights.
     pub weights: WeightChoice,
+    /// What codes of rounded weights are chosen by; without it they are rounded to nearest.
+    pub calibration: Option<Calibration>,
     /// Positions that the model was made for, where its files say so.
     pub model_limit: Option<u32>,
 }

@@ -5,7 +5,7 @@ use weir_ir::interpret::{EvalError, EvalFault};
 use weir_ir::ops::TypeError;
 
 use crate::kv::policy::KvError;
-use crate::weights::WeightsError;
+use crate::weights::{CalibrationError, WeightsError};
 
 /// A pass gave up.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,9 @@ pub enum PassError {
     /// The weights cannot have the formats that the user wants.
     #[error("--weights: {0}")]
     Weights(#[from] WeightsError),
+    /// The weights cannot be calibrated.
+    #[error("--calibrate: {0}")]
+    Calibration(#[from] CalibrationError),
     /// A pass wrote something that the type rules refuse: our bug.
     #[error("internal error: {0}")]
     Type(#[from] TypeError),

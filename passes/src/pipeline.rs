@@ -32,6 +32,10 @@ pub const PIPELINE: &[Position] = &[
         "quantise-weights",
         "in rows, where the head is known from the logits; before weights of one format are stacked",
     ),
+    at(
+        "calibrate-weights",
+        "behind the choice of formats; before stacks and layers, while each product has its own weight",
+    ),
     at("fuse-projections", "while constants are read by nodes: stacked weights need no parameters"),
     at("fuse-residual", "after bias and weight have found their product, which then is final"),
     at("fold-layers", "after everything that compares constants; all later passes see kinds"),

@@ -41,6 +41,11 @@ pub const PASSES: &[Pass] = &[
         run: |graph, _| Ok(normalise::bind_batch::run(graph)?),
     },
     Pass {
+        name: "calibrate-weights",
+        file: "weights/calibrate_weights.rs",
+        run: |graph, options| weights::calibrate_weights::run(graph, options.calibration.as_ref()),
+    },
+    Pass {
         name: "drop-constants",
         file: "layers/drop_constants.rs",
         run: |graph, _| Ok(layers::drop_constants::run(graph).into()),

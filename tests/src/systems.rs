@@ -24,6 +24,8 @@ pub struct Setup {
     pub compute: Option<weir::ComputeOption>,
     /// `--weights`, or as in the file.
     pub weights: Option<String>,
+    /// `--calibrate`.
+    pub calibrate: Option<PathBuf>,
     /// `--slots`.
     pub slots: u32,
 }
@@ -32,7 +34,7 @@ impl Setup {
     /// Float32 arithmetic and every row kept: what the golden files are compared with.
     pub fn exact(context: u32) -> Setup {
         let compute = Some(weir::ComputeOption::F32);
-        Setup { context, kv: "full".to_owned(), compute, weights: None, slots: 2 }
+        Setup { context, kv: "full".to_owned(), compute, weights: None, calibrate: None, slots: 2 }
     }
 
     /// A model compiled into this process.
@@ -51,6 +53,8 @@ impl Setup {
             kv: self.kv.clone(),
             kv_rows: None,
             weights: self.weights.clone(),
+            calibrate: self.calibrate.clone(),
+            calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,
             compute: self.compute,
             step_rows: 64,
             links_under: None,

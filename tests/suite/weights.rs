@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use libtest_mimic::Trial;
 use weir_tests::activations::{Bound, round_activations, rounding_error, same_rounding};
 use weir_tests::compare::{FLOAT, close};
-use weir_tests::perplexity::perplexity;
+use weir_tests::perplexity::{documents, perplexity};
 use weir_tests::places::{root, shared};
 use weir_tests::systems::{Binary, Jit, Oracle, Setup, System};
 
@@ -103,7 +103,8 @@ fn knows(format: &str, allowed: f64) -> Result<()> {
         return Ok(());
     };
     let text = std::fs::read_to_string(text)?;
-    let measure = |setup: Setup| perplexity(&setup.load(&tales())?, &text, STORIES, false);
+    let measure =
+        |setup: Setup| perplexity(&setup.load(&tales())?, documents(&text, false).take(STORIES));
     let (ours, exact) = (measure(setup(format, None))?, measure(Setup::exact(256))?);
     println!("{format}: perplexity {:.4}, float32 {:.4}", ours.value, exact.value);
     if ours.value > allowed * exact.value {

@@ -375,6 +375,16 @@ impl<'g> Interpreter<'g> {
         })
     }
 
+    /// Runs an op of `main` that needs no cache on tensors.
+    pub fn apply(
+        &self,
+        op: &Op,
+        operands: &[Tensor],
+        bindings: &Bindings,
+    ) -> Result<Vec<Tensor>, EvalFault> {
+        self.run_node(op, operands, bindings, &self.graph.tables())
+    }
+
     /// Runs an op that needs no cache on tensors.
     fn run_node(
         &self,

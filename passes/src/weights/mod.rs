@@ -1,8 +1,11 @@
 //! Number formats of weights: which the user wants, and the pass that gives them to the constants.
 
+pub mod calibrate_weights;
+pub mod calibration;
 pub mod choice;
 pub mod quantise_weights;
 
+pub use calibration::{Calibration, CalibrationError, Watch};
 pub use choice::{Group, WeightChoice, WeightsError};
 
 use weir_ir::{Element, QuantFormat, ZeroPoints};

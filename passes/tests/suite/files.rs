@@ -29,6 +29,7 @@ fn directives(text: &str) -> (Options, f32) {
         kv: KvOptions::parse("full").unwrap(),
         max_rows: 4,
         weights: WeightChoice::default(),
+        calibration: None,
         model_limit: None,
     };
     for line in text.lines().take_while(|line| line.starts_with(';')) {

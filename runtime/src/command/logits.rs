@@ -95,7 +95,7 @@ impl Logits {
         let rows = prompt.len() + steps.saturating_sub(1);
         let rotary_set = model.shape().rotary_set(rows as u32);
         let mut session = Session { model, prompt, rotary_set, logits: Vec::new() };
-        session.prefill(&mut file)?;
+        session.prefill(&mut |rows| file.write_f32(rows))?;
         let mut ids = Vec::with_capacity(steps);
         for step in 0..steps {
             let row = &session.logits[session.logits.len() - vocabulary..];
@@ -114,9 +114,27 @@ impl Logits {
     }
 }
 
+/// Takes logits of whole rows.
+type Take<'a> = dyn FnMut(&[f32]) -> Result<(), RuntimeError> + 'a;
+
+/// Computes a prompt and hands the logits of its rows to `take`, some rows at a time, with the number
+/// of logits of a row.
+pub fn prompt_logits(
+    model: &mut impl StepModel,
+    prompt: &[u32],
+    mut take: impl FnMut(&[f32], usize) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    check_tokens(model.shape(), prompt, &[], 0)?;
+    let vocabulary = model.shape().vocabulary as usize;
+    let rotary_set = model.shape().rotary_set(prompt.len() as u32);
+    let mut session = Session { model, prompt, rotary_set, logits: Vec::new() };
+    session.prefill(&mut |rows| take(rows, vocabulary))
+}
+
 impl<M: StepModel> Session<'_, M> {
-    /// Computes the prompt and writes all its logits; those of its last row stay in `self.logits`.
-    fn prefill(&mut self, file: &mut TensorFile) -> Result<(), RuntimeError> {
+    /// Computes the prompt and hands out all its logits, some rows at a time; those of its last row
+    /// stay in `self.logits`.
+    fn prefill(&mut self, take: &mut Take<'_>) -> Result<(), RuntimeError> {
         let shape = self.model.shape();
         let vocabulary = shape.vocabulary as usize;
         let length = self.prompt.len();
@@ -139,7 +157,7 @@ impl<M: StepModel> Session<'_, M> {
                 let head_rows: Vec<u32> = (0..rows as u32).collect();
                 self.model.step(&step, &head_rows, &mut self.logits)?;
             }
-            file.write_f32(&self.logits)?;
+            take(&self.logits)?;
         }
         Ok(())
     }

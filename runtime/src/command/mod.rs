@@ -23,7 +23,7 @@ pub use bench::Bench;
 pub use chat::Chat;
 pub use generate::Generate;
 pub use info::Info;
-pub use logits::Logits;
+pub use logits::{Logits, prompt_logits};
 pub use numbers::whole;
 pub use options::{MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
 pub use verify::Verify;

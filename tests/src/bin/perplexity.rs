@@ -1,15 +1,15 @@
-//! Perplexity of a model on a text, a line per weight format:
-//! `cargo run -p weir-tests --bin perplexity -- MODEL TEXT f32 int8 int4`.
+//! Perplexity of a model on the last documents of a text, a line per weight format:
+//! `cargo run -p weir-tests --bin perplexity -- MODEL TEXT f32 int8 int4 --calibrate`.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use weir_tests::perplexity::perplexity;
+use weir_tests::perplexity::{documents, perplexity};
 use weir_tests::systems::Setup;
 
 #[derive(Parser)]
-#[command(about = "Perplexity of a model on a text, by weight format")]
+#[command(about = "Perplexity of a model on the last documents of a text, by weight format")]
 struct Arguments {
     /// The directory that a model was exported to
     model: PathBuf,
@@ -18,8 +18,8 @@ struct Arguments {
     /// Formats as --weights takes them; the first is what the others are compared with
     #[arg(required = true)]
     formats: Vec<String>,
-    /// Documents to read
-    #[arg(long, default_value_t = 60)]
+    /// Documents to measure on, counted from the text's end
+    #[arg(long, default_value_t = 148)]
     documents: usize,
     /// Positions of a sequence; at least 256
     #[arg(long, default_value_t = 256)]
@@ -27,23 +27,37 @@ struct Arguments {
     /// Write a document's lines behind each other
     #[arg(long)]
     one_line: bool,
+    /// Measure formats with codes a second time, calibrated with the documents in front of those
+    #[arg(long)]
+    calibrate: bool,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let text = std::fs::read_to_string(&arguments.text)?;
+    let mut documents: Vec<String> = documents(&text, arguments.one_line).collect();
+    let measured = documents.split_off(documents.len().saturating_sub(arguments.documents));
+    let folder = tempfile::tempdir()?;
+    let others = folder.path().join("text");
+    std::fs::write(&others, documents.join("<|endoftext|>"))?;
     let mut first = None;
     for format in &arguments.formats {
-        let setup = Setup {
-            compute: None,
-            weights: Some(format.clone()),
-            ..Setup::exact(arguments.context)
-        };
-        let model = setup.load(&arguments.model)?;
-        let found = perplexity(&model, &text, arguments.documents, arguments.one_line)?;
-        let base = *first.get_or_insert(found.value);
-        let more = 100.0 * (found.value / base - 1.0);
-        println!("{format:24} {:9.4} {more:+7.2} %  {} tokens", found.value, found.tokens);
+        let has_codes = arguments.calibrate && format.contains("int");
+        for calibrate in if has_codes { vec![None, Some(others.clone())] } else { vec![None] } {
+            let how = if calibrate.is_some() { "calibrated" } else { "" };
+            let setup = Setup {
+                compute: None,
+                weights: Some(format.clone()),
+                calibrate,
+                ..Setup::exact(arguments.context)
+            };
+            let model = setup.load(&arguments.model)?;
+            let found = perplexity(&model, measured.iter().cloned())?;
+            let base = *first.get_or_insert(found.value);
+            let more = 100.0 * (found.value / base - 1.0);
+            let (value, tokens) = (found.value, found.tokens);
+            println!("{format:24} {how:10} {value:9.4} {more:+7.2} %  {tokens} tokens");
+        }
     }
     Ok(())
 }

@@ -1,0 +1,184 @@
+//! The text of `--calibrate`: which of its tokens weights are calibrated with, and which are kept
+//! back to measure what it brought.
+//!
+//! The text is divided into documents at [`SEPARATOR`] (a text without it is one), a document into
+//! windows of at most [`WINDOW`] tokens, each of which begins as a sequence begins. The last tenth
+//! of the tokens is held out, at most [`HELD_OUT`]; of the windows in front of them every n-th is
+//! taken, so that all of the text is represented. The same text gives the same windows.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use weir_frontend::{ModelFacts, TextAssets};
+use weir_runtime::Model;
+use weir_runtime::command::say;
+use weir_tokenizer::Tokenizer;
+
+use crate::driver::{Emission, Lowered, load, load_whole};
+use crate::failure::Failure;
+use crate::options::{ComputeOption, ModelOptions, ReportOptions};
+use crate::perplexity::{Perplexity, perplexity};
+use crate::progress::Progress;
+
+/// Stands between documents.
+const SEPARATOR: &str = "<|endoftext|>";
+
+/// Most tokens of a window.
+const WINDOW: usize = 512;
+
+/// Most tokens that are held out.
+const HELD_OUT: usize = 8192;
+
+/// Most bytes of a text that are read: many times what any calibration takes.
+const MOST_BYTES: u64 = 32 << 20;
+
+/// A text in windows of tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CalibrationText {
+    /// What weights are calibrated with.
+    pub windows: Vec<Vec<u32>>,
+    /// What the result is measured on.
+    pub held_out: Vec<Vec<u32>>,
+}
+
+impl CalibrationText {
+    /// Reads a text for a model of a context.
+    pub fn read(
+        path: &Path,
+        tokens: u32,
+        text: &TextAssets,
+        facts: &ModelFacts,
+        context: u32,
+    ) -> Result<CalibrationText, Failure> {
+        let name = path.display();
+        let fail = |message: String| Failure::usage(format!("--calibrate {name}: {message}"));
+        let tokenizer = text.tokenizer.as_ref().ok_or_else(|| {
+            fail("the model has no tokenizer.json, so text means nothing to it".to_owned())
+        })?;
+        let broken = |error| Failure::other(format!("tokenizer.json: {error}"));
+        let packed = weir_tokenizer::pack(tokenizer).map_err(broken)?;
+        let tokenizer = Tokenizer::open(packed).map_err(broken)?;
+        let content = read_text(path).map_err(fail)?;
+        let window = WINDOW.min(context as usize);
+        let mut windows: Vec<Vec<u32>> = Vec::new();
+        for document in content.split(SEPARATOR).map(str::trim).filter(|text| !text.is_empty()) {
+            let ids = tokenizer.encode(document, text.add_bos != Some(false)).map_err(broken)?;
+            let bos =
+                facts.bos.filter(|bos| text.add_bos == Some(true) || ids.first() == Some(bos));
+            let ids =
+                if bos.is_some() && ids.first() == bos.as_ref() { &ids[1..] } else { &ids[..] };
+            let room = (window - usize::from(bos.is_some())).max(1);
+            let parts = ids.chunks(room).map(|part| bos.iter().chain(part).copied().collect());
+            windows.extend(parts.filter(|window: &Vec<u32>| window.len() > 1));
+        }
+        let all: usize = windows.iter().map(Vec::len).sum();
+        if all == 0 {
+            return Err(fail("there is no text in it".to_owned()));
+        }
+        if all < window || windows.len() < 2 {
+            return Err(fail(format!(
+                "its {all} tokens are not enough; give more than a window of {window}"
+            )));
+        }
+        Ok(CalibrationText::divided(windows, all, tokens as usize))
+    }
+
+    /// Holds windows out, and takes as many of the others as `tokens` allows.
+    fn divided(mut windows: Vec<Vec<u32>>, all: usize, tokens: usize) -> CalibrationText {
+        let mut kept = 0;
+        let mut first = windows.len();
+        while first > 1 && kept < (all / 10).clamp(1, HELD_OUT) {
+            first -= 1;
+            kept += windows[first].len();
+        }
+        let held_out = windows.split_off(first);
+        let stride = (all - kept).div_ceil(tokens.max(1)).max(1);
+        CalibrationText { windows: windows.into_iter().step_by(stride).collect(), held_out }
+    }
+}
+
+/// The beginning of a file of text.
+fn read_text(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    let is_cut = bytes.len() as u64 == MOST_BYTES;
+    String::from_utf8(bytes).or_else(|error| {
+        let whole = error.utf8_error().valid_up_to();
+        let mut bytes = error.into_bytes();
+        // A character may be cut where reading ended, but none before it.
+        if !is_cut || bytes.len() - whole > 3 {
+            return Err(format!("it is no UTF-8 text (byte {whole})"));
+        }
+        bytes.truncate(whole);
+        String::from_utf8(bytes).map_err(|error| error.to_string())
+    })
+}
+
+/// Says what the model's perplexity on the held-out windows is with the file's weights, with weights
+/// rounded to nearest and with the calibrated ones.
+pub fn tell_perplexity(
+    lowered: &mut Lowered,
+    options: &ModelOptions,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let held_out = std::mem::take(&mut lowered.held_out);
+    let measured = |model: weir_runtime::CompiledModel| -> Result<Perplexity, Failure> {
+        let model = Model::new(model)?;
+        Ok(perplexity(&model, held_out.iter().map(Vec::as_slice))?)
+    };
+    let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
+    let silent = Progress::new(true);
+    let nearest = ModelOptions { calibrate: None, ..options.clone() };
+    let float =
+        ModelOptions { weights: None, compute: Some(ComputeOption::F32), ..nearest.clone() };
+    let work = progress.start("measuring");
+    let exact = measured(load(&float, &quiet, &silent)?)?;
+    let nearest = measured(load(&nearest, &quiet, &silent)?)?;
+    let ours = measured(load_whole(lowered, options, &silent, Emission::default())?)?;
+    drop(work);
+    say(format_args!("perplexity on {} tokens that were held out", exact.tokens));
+    say(format_args!("{:>12.4}            float weights", exact.value));
+    for (found, what) in [(nearest, "rounded to nearest"), (ours, "calibrated")] {
+        let more = 100.0 * (found.value / exact.value - 1.0);
+        say(format_args!("{:>12.4}  {more:+7.2} %  {what}", found.value));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(lengths: &[usize]) -> Vec<Vec<u32>> {
+        let window = |(index, length): (usize, &usize)| vec![index as u32; *length];
+        lengths.iter().enumerate().map(window).collect()
+    }
+
+    fn numbers(windows: &[Vec<u32>]) -> Vec<u32> {
+        windows.iter().map(|window| window[0]).collect()
+    }
+
+    #[test]
+    fn the_end_is_held_out_and_the_rest_is_spread() {
+        let text = CalibrationText::divided(windows(&[10; 40]), 400, 100);
+        assert_eq!(numbers(&text.held_out), [36, 37, 38, 39]);
+        assert_eq!(numbers(&text.windows), [0, 4, 8, 12, 16, 20, 24, 28, 32]);
+        let text = CalibrationText::divided(windows(&[10; 4]), 40, 1000);
+        assert_eq!(numbers(&text.held_out), [3]);
+        assert_eq!(numbers(&text.windows), [0, 1, 2]);
+        let text = CalibrationText::divided(windows(&[3, 90]), 93, 1000);
+        assert_eq!((numbers(&text.windows), numbers(&text.held_out)), (vec![0], vec![1]));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters_only_at_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, b"ab\xffcd").unwrap();
+        assert_eq!(read_text(&path).unwrap_err(), "it is no UTF-8 text (byte 2)");
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "abc");
+    }
+}
