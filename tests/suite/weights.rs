@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use libtest_mimic::Trial;
 use weir_tests::activations::{Bound, round_activations, rounding_error, same_rounding};
 use weir_tests::compare::{FLOAT, close};
@@ -36,7 +36,9 @@ fn tales() -> PathBuf {
 }
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let calibrated =
+        |format| trial(format!("weights/{format}/calibrated"), move || calibrated(format));
+    let mut trials = vec![calibrated("int4"), calibrated("int4,zeros,head=int8")];
     for (format, error, more) in FORMATS {
         trials.push(trial(format!("weights/{format}/systems"), move || systems(format)));
         trials
@@ -68,6 +70,44 @@ fn systems(format: &str) -> Result<()> {
         } else {
             same_rounding(&mut jit, &mut oracle.with_rounding(round_activations), &PROMPT)?;
         }
+    }
+    Ok(())
+}
+
+/// The stories that weights are calibrated with; the last ones are held out.
+fn stories() -> PathBuf {
+    root().join("tests/files/texts/stories.txt")
+}
+
+/// Calibrated codes are the same in every run and in every system, and logits on a text that they
+/// were not chosen by come nearer to float32's than with codes rounded to nearest.
+fn calibrated(format: &str) -> Result<()> {
+    let exact = Some(weir::ComputeOption::F32);
+    let nearest = setup(format, exact);
+    let chosen = Setup { calibrate: Some(stories()), ..nearest.clone() };
+    let ours = Jit::compile(&tales(), &chosen)?.logits(&PROMPT, &FORCED)?;
+    let mut oracle = Oracle::lower(&tales(), &chosen)?;
+    let defined = oracle.logits(&PROMPT, &FORCED)?;
+    close("prompt", &ours.prefill, &defined.prefill, FLOAT)?;
+    if Binary::compile(&tales(), &chosen)?.logits(&PROMPT, &FORCED)? != ours {
+        bail!("another run has other codes, or JIT and binary differ");
+    }
+    let float = Setup { weights: None, ..nearest.clone() }.load(&tales())?;
+    let text = std::fs::read_to_string(stories())?;
+    let held_out = documents(&text, false).last().context("no story")?;
+    let ids = float.encode(&held_out)?;
+    let mut errors = Vec::new();
+    let reference = Jit::compile(&tales(), &Setup { weights: None, ..nearest.clone() })?
+        .logits(&ids, &FORCED)?;
+    for setup in [&nearest, &chosen] {
+        let found = Jit::compile(&tales(), setup)?.logits(&ids, &FORCED)?;
+        let pairs = found.prefill.values.iter().zip(&reference.prefill.values);
+        errors.push(pairs.map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>());
+    }
+    let part = errors[1] / errors[0];
+    println!("{format}: squared error of the logits {part:.3} of that of rounding to nearest");
+    if part > 0.8 {
+        bail!("calibration leaves {part:.3} of the squared error of the logits");
     }
     Ok(())
 }

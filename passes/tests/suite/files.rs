@@ -2,8 +2,9 @@
 //! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
 //!
 //! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`,
-//! `; weights = int4`. Behind the line the pass's notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some steps, and must give the same logits, to
-//! 1e-5 or the header's `; tolerance`.
+//! `; weights = int4`, `; calibrate = 1 2 3 | 4 5` (windows of tokens). Behind the line the pass's
+//! notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some
+//! steps, and must give the same logits, to 1e-5 or the header's `; tolerance`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use weir_ir::verify::verify;
 use weir_passes::Options;
 use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::PASSES;
-use weir_passes::weights::WeightChoice;
+use weir_passes::weights::{Calibration, Watch, WeightChoice};
 
 const AFTER: &str = "; ---- after";
 
@@ -41,6 +42,11 @@ fn directives(text: &str) -> (Options, f32) {
             ("tolerance", value) => tolerance = value.parse().unwrap(),
             ("max_rows", value) => options.max_rows = value.parse().unwrap(),
             ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
+            ("calibrate", value) => {
+                let ids = |window: &str| window.split_whitespace().map(|id| id.parse().unwrap());
+                let windows = value.split('|').map(|window| ids(window).collect()).collect();
+                options.calibration = Some(Calibration { windows, watch: Watch::default() });
+            }
             ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),
             (name, _) => panic!("unknown directive {name:?}"),
         }
