@@ -135,8 +135,14 @@ enum Outcome {
 /// Compiles what lies in a folder; a panic, a file left after an error and an error without words
 /// are faults.
 fn compile(folder: &Path) -> Result<Outcome> {
-    let setup =
-        Setup { context: 320, kv: "snapstream".to_owned(), compute: None, weights: None, slots: 2 };
+    let setup = Setup {
+        context: 320,
+        kv: "snapstream".to_owned(),
+        compute: None,
+        weights: None,
+        calibrate: None,
+        slots: 2,
+    };
     let written = tempfile::tempdir()?;
     let output = written.path().join("model");
     let options = setup.options(folder);

@@ -12,7 +12,14 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (kv, compute) in setups {
         for export in ["onnx", "onnx-genai-int4"] {
-            let setup = Setup { context: 256, kv: kv.to_owned(), compute, weights: None, slots: 3 };
+            let setup = Setup {
+                context: 256,
+                kv: kv.to_owned(),
+                compute,
+                weights: None,
+                calibrate: None,
+                slots: 3,
+            };
             trials.push(trial(format!("company/{export}/{kv}"), move || company(export, &setup)));
         }
     }

@@ -33,7 +33,14 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn setup() -> Setup {
-    Setup { context: 256, kv: "snapstream".to_owned(), compute: None, weights: None, slots: 2 }
+    Setup {
+        context: 256,
+        kv: "snapstream".to_owned(),
+        compute: None,
+        weights: None,
+        calibrate: None,
+        slots: 2,
+    }
 }
 
 fn model() -> PathBuf {

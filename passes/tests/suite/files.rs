@@ -43,8 +43,10 @@ fn directives(text: &str) -> (Options, f32) {
             ("max_rows", value) => options.max_rows = value.parse().unwrap(),
             ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
             ("calibrate", value) => {
-                let ids = |window: &str| window.split_whitespace().map(|id| id.parse().unwrap());
-                let windows = value.split('|').map(|window| ids(window).collect()).collect();
+                let windows = value.split('|').map(|window| {
+                    window.split_whitespace().map(|id| id.parse().unwrap()).collect()
+                });
+                let windows = windows.collect();
                 options.calibration = Some(Calibration { windows, watch: Watch::default() });
             }
             ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),

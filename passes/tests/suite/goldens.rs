@@ -79,6 +79,7 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
         kv: KvOptions::parse(kv).unwrap(),
         max_rows: 64,
         weights: WeightChoice::default(),
+        calibration: None,
         model_limit: imported.facts.context_limit,
     };
     let (graph, _) = run(imported.graph, &options).map_err(|error| error.to_string())?;
@@ -173,6 +174,7 @@ fn a_context_beyond_the_tables_is_refused() {
         kv: KvOptions::parse("full").unwrap(),
         max_rows: 64,
         weights: WeightChoice::default(),
+        calibration: None,
         model_limit: imported.facts.context_limit,
     };
     let message = run(imported.graph, &options).unwrap_err().to_string();
@@ -191,6 +193,7 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
         kv: KvOptions::parse("snapstream").unwrap(),
         max_rows: 64,
         weights: WeightChoice::default(),
+        calibration: None,
         model_limit: imported.facts.context_limit,
     };
     let (_, report) = run(imported.graph, &options).unwrap();
