@@ -62,6 +62,7 @@ fn ceiling_is_kept(kv: &str) -> Result<()> {
         kv: kv.to_owned(),
         compute: None,
         weights: Some("int4".to_owned()),
+        calibrate: None,
         slots: SLOTS,
     };
     let binary = Binary::compile(&model, &setup)?;

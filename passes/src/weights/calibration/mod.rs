@@ -67,6 +67,9 @@ pub enum CalibrationError {
         /// Its format.
         found: String,
     },
+    /// Tokenizer and model do not fit.
+    #[error("the tokenizer gives the text a token {0}, which the model has no embedding of")]
+    NoEmbedding(i64),
     /// The model's arithmetic left the floats.
     #[error("inputs of {0:?} are not finite on this text")]
     NotFinite(String),

@@ -273,6 +273,36 @@ fn what_is_lost_before_a_product_is_made_up_for() {
     assert!(with < 0.5 * without, "{with} {without}");
 }
 
+/// Rows that results are added to and that have lost something that depends on the inputs: the weight
+/// gives it back.
+#[test]
+fn what_the_stream_has_lost_is_given_back() {
+    let (mut numbers, [outputs, inputs]) = (Numbers(21), [11, 64]);
+    let x = numbers.correlated(300, inputs);
+    let (values, more) = (numbers.floats(outputs * inputs), numbers.floats(outputs * inputs));
+    let missing = products::product(&[&x], &more, [outputs, inputs]).remove(0);
+    let curvature = Curvature::new(dense_moments(&x, &x, [inputs, inputs]), inputs).unwrap();
+    let stream = dense_moments(&x, &missing, [inputs, outputs]);
+    let nothing = vec![0.0; inputs * inputs];
+    let lost = Lost { inputs: &nothing, stream: Some(&stream) };
+    let source = Constant::from_f32("w", &[outputs, inputs], &values);
+    let format = format(8, 32, ZeroPoints::Fixed(128));
+    let found = weight_of(&calibrate(&source, &format, &curvature, &lost).unwrap().constant);
+    let (mut error, mut whole) = (0.0, 0.0);
+    for (x, missing) in x.chunks_exact(inputs).zip(missing.chunks_exact(outputs)) {
+        for n in 0..outputs {
+            let by: f64 = (0..inputs)
+                .map(|k| {
+                    f64::from(x[k]) * (found[n * inputs + k] - f64::from(values[n * inputs + k]))
+                })
+                .sum();
+            error += (by - f64::from(missing[n])).powi(2);
+            whole += f64::from(missing[n]).powi(2);
+        }
+    }
+    assert!(error < 0.01 * whole, "{error} of {whole} is still missing");
+}
+
 #[test]
 fn a_weight_that_is_not_finite_is_left_alone() {
     let mut values = vec![0.5; 64];

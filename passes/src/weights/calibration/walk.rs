@@ -71,7 +71,8 @@ pub fn rounded_products(body: &Body, graph: &Graph) -> Vec<(Node, Const)> {
         let weight = &graph.constants[constant];
         let is_rounded = matches!(weight.data, ConstData::Rounded(_))
             && matches!(weight.ty.element, Element::Quant(_));
-        is_rounded.then_some((node, constant))
+        let is_empty = weight.matrix().is_none_or(|[outputs, inputs]| outputs * inputs == 0);
+        (is_rounded && !is_empty).then_some((node, constant))
     };
     body.live().filter_map(read).collect()
 }
@@ -409,7 +410,8 @@ fn moments(x: &[Tensor], y: &[Floats], widths: [usize; 2]) -> Result<Vec<f64>, E
 /// A product with a weight: rows, then bias and residual as they are there.
 fn multiplied(weight: &Constant, operands: &[&Vec<Tensor>]) -> Result<Vec<Tensor>, PassError> {
     let lost = || PassError::internal(format!("{:?} is no weight of floats", weight.name));
-    let [outputs, inputs] = weight.matrix().ok_or_else(lost)?;
+    let sizes = weight.matrix().filter(|[outputs, inputs]| outputs * inputs > 0);
+    let [outputs, inputs] = sizes.ok_or_else(lost)?;
     let mut rows = vec![0.0; outputs * inputs];
     if !weight.rows_f32(0, &mut rows) {
         return Err(lost());
@@ -441,7 +443,7 @@ fn embedded(table: &Constant, ids: &[Tensor]) -> Result<Vec<Tensor>, PassError> 
     for id in used {
         let mut row = vec![0.0; width];
         if !usize::try_from(id).is_ok_and(|id| table.row_f32(id, &mut row)) {
-            return Err(PassError::internal(format!("token {id} has no embedding")));
+            return Err(CalibrationError::NoEmbedding(id).into());
         }
         rows.insert(id, row);
     }
