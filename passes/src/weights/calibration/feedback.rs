@@ -236,8 +236,8 @@ impl Rows {
         let mut pull = vec![[0.0; LANES]; inputs];
         for k in 0..inputs {
             let mut error = self.target[k];
-            for lane in 0..LANES {
-                error[lane] -= self.integers[k][lane] * self.scales[k / block][lane].scale;
+            for (lane, error) in error.iter_mut().enumerate() {
+                *error -= self.integers[k][lane] * self.scales[k / block][lane].scale;
             }
             for (pull, moment) in pull.iter_mut().zip(curvature.moments(k)) {
                 add_scaled(pull, *moment, &error);
