@@ -18,8 +18,8 @@ mod tests;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
-pub use memory::Argument;
 use memory::Memory;
+pub use memory::{Argument, FIRST_ARGUMENT};
 
 /// Where code lies.
 const CODE: u64 = 0x40_0000;

@@ -7,6 +7,9 @@ const FIRST: u64 = 0x1_0000_0000;
 /// Unmapped bytes behind a region, and alignment of all regions.
 const APART: u64 = 1 << 20;
 
+/// Address of the first argument, if that is memory.
+pub const FIRST_ARGUMENT: u64 = FIRST + APART;
+
 /// An argument of a kernel.
 pub enum Argument<'a> {
     /// Address of memory that the kernel reads.

@@ -116,7 +116,7 @@ impl MatmulSpec {
         if largest.max(self.input_stride).max(self.output_stride) > i32::MAX as usize {
             return Err("a dimension beyond 31 bits");
         }
-        // Addresses inside a tile are 32-bit displacements, of at most eight rows or four groups.
+        // Addresses inside a tile are 32-bit displacements, of at most sixteen rows or four groups.
         let span = self.layout.group_bytes().max(self.input_stride * 4).max(self.output_stride * 4);
         if span > i32::MAX as usize / 16 {
             return Err("a row of more than 128 MB");

@@ -3,7 +3,7 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use weir_abi::IsaLevel;
+use weir_abi::{IsaLevel, Probe, StepContext};
 use weir_processor as processor;
 
 use super::Random;
@@ -14,6 +14,7 @@ use crate::pack::{
     Blocks, DenseRows, PackedLayout, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense,
     pack_quantised,
 };
+use crate::probes::probe_image;
 
 /// What a result is made of, for the comparison.
 #[derive(Clone, Copy, PartialEq)]
@@ -365,5 +366,33 @@ fn products_of_all_levels_are_equal_to_the_portable_one() {
                 }
             }
         }
+    }
+}
+
+/// The probes of arithmetic do as many turns as they are asked for, fault at nothing and leave no tile
+/// behind, on levels that this machine lacks, too.
+#[test]
+fn probes_run_their_turns() {
+    let image = probe_image().unwrap();
+    for probe in Probe::ALL.into_iter().filter(|probe| *probe != Probe::Read) {
+        let symbol = image.symbols.iter().find(|symbol| symbol.name == probe.symbol()).unwrap();
+        let instructions = |turns: u64, passes: u64| {
+            // A context of which only the place of the two numbers counts: they follow it.
+            let mut context = vec![0; size_of::<StepContext>()];
+            let numbers = processor::FIRST_ARGUMENT + context.len() as u64;
+            let at = std::mem::offset_of!(StepContext, segment_weights);
+            context[at..at + 8].copy_from_slice(&numbers.to_le_bytes());
+            context.extend(turns.to_le_bytes());
+            context.extend(passes.to_le_bytes());
+            let arguments = vec![processor::Argument::Read(&context)];
+            match processor::call(&image.bytes, symbol.offset as usize, arguments) {
+                Ok(count) => count,
+                Err(fault) => panic!("{}: {fault}", symbol.name),
+            }
+        };
+        let once = instructions(1, 1);
+        let turn = instructions(2, 1) - once;
+        assert!((14..=26).contains(&turn), "{}: {turn} instructions", symbol.name);
+        assert_eq!(instructions(3, 5), once + 14 * turn, "{}", symbol.name);
     }
 }
