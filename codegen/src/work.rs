@@ -10,6 +10,7 @@ use weir_ir::verify::Verified;
 use crate::error::CodegenError;
 use crate::generate::{Options, Plans};
 use crate::kernels::matmul::Compute;
+use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
 use crate::plan::{Kernel, SegmentPlan};
 
@@ -86,8 +87,13 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
         Kernel::Rotary { .. } => named("rotary"),
         Kernel::Map { op, .. } => named(&format!("map {op:?}").to_lowercase()),
         Kernel::Reduce { .. } => named("reduce"),
-        Kernel::Quantise { activation, .. } => {
-            named(&format!("quantise {}", activation.row_bytes()))
+        Kernel::Rounding { spec, .. } => {
+            let before = match spec.source {
+                Source::Row => "",
+                Source::RmsNorm { .. } => "norm, ",
+                Source::Gated { .. } => "gate, ",
+            };
+            named(&format!("{before}quantise {}", spec.activation.row_bytes()))
         }
         Kernel::Matmul { spec, .. } => {
             let layout = spec.layout;

@@ -13,10 +13,14 @@
 //! The draw comes from a counter, not from a state: a SplitMix64 hash of (seed, choice, position),
 //! so that nothing other requests do can change it.
 
+mod largest;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
+
+use self::largest::LargestOfChunks;
+pub use self::largest::greedy;
 
 use crate::error::RequestError;
 
@@ -101,12 +105,16 @@ pub struct Sampler {
 #[derive(Clone, Debug, Default)]
 pub struct SamplingScratch {
     candidates: Vec<(f32, u32)>,
+    largest: LargestOfChunks,
 }
 
 impl SamplingScratch {
     /// Room for a vocabulary.
     pub fn new(vocabulary: usize) -> SamplingScratch {
-        SamplingScratch { candidates: Vec::with_capacity(vocabulary) }
+        SamplingScratch {
+            candidates: Vec::with_capacity(vocabulary),
+            largest: LargestOfChunks::new(vocabulary),
+        }
     }
 }
 
@@ -141,7 +149,7 @@ impl Sampler {
             greedy(logits)
         } else {
             let draw = uniform(self.options.seed, self.choice, position);
-            self.draw(logits, draw, &mut scratch.candidates)
+            self.draw(logits, draw, scratch)
         }?;
         if let Some(count) = self.answer_counts.get_mut(token as usize) {
             *count += 1;
@@ -167,12 +175,13 @@ impl Sampler {
         }
     }
 
-    fn draw(&self, logits: &[f32], draw: f64, candidates: &mut Vec<(f32, u32)>) -> Option<u32> {
+    fn draw(&self, logits: &[f32], draw: f64, scratch: &mut SamplingScratch) -> Option<u32> {
         let SamplingOptions { temperature, top_k, top_p, min_p, .. } = self.options;
+        let SamplingScratch { candidates, largest } = scratch;
         candidates.clear();
-        candidates.extend(
-            (0_u32..).zip(logits).filter(|(_, l)| !l.is_nan()).map(|(id, logit)| (*logit, id)),
-        );
+        // Among these are the k best, and the best of all.
+        let least = largest.least_of_best(logits, top_k as usize);
+        candidates.extend(largest.at_least(logits, least));
         let best = candidates.iter().copied().min_by(by_rank)?.0;
         // The temperature acts on differences, so that a tiny one does not overflow.
         let weight = |logit: f32| {
@@ -211,17 +220,6 @@ impl Sampler {
 /// Larger logits first, then lower ids. The logits are numbers.
 fn by_rank(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
-}
-
-/// The largest logit's id, the lowest among equals; `None` if no logit is a number.
-pub fn greedy(logits: &[f32]) -> Option<u32> {
-    let mut best: Option<(f32, u32)> = None;
-    for (id, logit) in (0_u32..).zip(logits) {
-        if !logit.is_nan() && best.is_none_or(|(largest, _)| *logit > largest) {
-            best = Some((*logit, id));
-        }
-    }
-    best.map(|(_, id)| id)
 }
 
 /// Keeps the smallest set of best candidates whose weights sum to `share` of all.

@@ -30,7 +30,7 @@ pub enum MapOp {
 }
 
 impl MapOp {
-    fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         match self {
             MapOp::Copy => "copy".to_owned(),
             MapOp::Unary(op) => op.name().to_owned(),
@@ -210,7 +210,7 @@ fn binary(b: &mut Body<'_>, op: BinaryOp, x: Value, y: Value) -> Value {
     }
 }
 
-fn unary(b: &mut Body<'_>, op: UnaryOp, x: Value) -> Value {
+pub(super) fn unary(b: &mut Body<'_>, op: UnaryOp, x: Value) -> Value {
     let ty = b.type_of(x);
     let one = |b: &mut Body<'_>| b.constant(ty, 1.0);
     match op {

@@ -7,6 +7,7 @@
 //! | `rotary` | rotation of heads by position |
 //! | `map` | elementwise functions, gated activations, copies |
 //! | `reduce` | sums, means, extremes of the last axis |
+//! | `rounding` | rows, their norms and gated products on their way into integer products |
 //! | `rows` | embedding rows, table rows, the head's rows |
 //! | `attention` | cache writes, attention over ranges of cache rows |
 //! | `observe` | scores of a prompt's candidates |
@@ -20,6 +21,7 @@ pub mod norm;
 pub mod observe;
 pub mod reduce;
 pub mod rotary;
+pub mod rounding;
 pub mod rows;
 
 #[cfg(test)]

@@ -75,10 +75,10 @@ fn norm_run(b: &mut Body<'_>, spec: &NormSpec, x: Value, weight: Value, bias: Va
         let at = b.element(base, index, 4);
         b.load(lanes.float(), at, 0)
     };
-    let count = b.float(spec.width as f32);
     let mean = match spec.kind {
         NormKind::Rms => None,
         NormKind::Layer => {
+            let count = b.float(spec.width as f32);
             let sum = sum_run(b, spec.width, |b, index, lanes| load(b, x, index, lanes));
             Some(b.fdiv(sum, count))
         }
@@ -97,12 +97,7 @@ fn norm_run(b: &mut Body<'_>, spec: &NormSpec, x: Value, weight: Value, bias: Va
         let value = centred(b, index, lanes);
         b.fmul(value, value)
     });
-    let square = b.fdiv(squares, count);
-    let epsilon = b.float(spec.epsilon);
-    let square = b.fadd(square, epsilon);
-    let root = b.sqrt(square);
-    let one = b.float(1.0);
-    let factor = b.fdiv(one, root);
+    let factor = factor_of(b, squares, spec.width, spec.epsilon);
     b.for_count_lanes(spec.width as i64, |b, index, lanes| {
         let value = centred(b, index, lanes);
         let factor = b.spread(lanes, factor);
@@ -116,6 +111,27 @@ fn norm_run(b: &mut Body<'_>, spec: &NormSpec, x: Value, weight: Value, bias: Va
         let to = b.element(y, index, 4);
         b.store(value, to, 0);
     });
+}
+
+/// 1 / sqrt(squares / width + ε)
+fn factor_of(b: &mut Body<'_>, squares: Value, width: usize, epsilon: f32) -> Value {
+    let count = b.float(width as f32);
+    let square = b.fdiv(squares, count);
+    let epsilon = b.float(epsilon);
+    let square = b.fadd(square, epsilon);
+    let root = b.sqrt(square);
+    let one = b.float(1.0);
+    b.fdiv(one, root)
+}
+
+/// The factor of an RMS norm over a dense run.
+pub(super) fn rms_factor(b: &mut Body<'_>, width: usize, epsilon: f32, x: Value) -> Value {
+    let squares = sum_run(b, width, |b, index, lanes| {
+        let at = b.element(x, index, 4);
+        let value = b.load(lanes.float(), at, 0);
+        b.fmul(value, value)
+    });
+    factor_of(b, squares, width, epsilon)
 }
 
 /// Σ of `element(index)` for `count` indices: sixteen lanes, then the rest one by one.

@@ -4,6 +4,8 @@
 //! and the operand of an elementwise node lie where the node's result lies, if nothing reads them
 //! afterwards.
 
+mod products;
+
 use std::collections::{HashMap, HashSet};
 
 use weir_ir::graph::{CacheDecl, NodeData};
@@ -13,9 +15,10 @@ use super::{Kernel, Root, SegmentPlan, View, place, verify};
 use crate::error::CodegenError;
 use crate::kernels::attention::{AttendSpec, CacheShape, ScoreSpec};
 use crate::kernels::map::MapOp;
-use crate::kernels::matmul::{Activation, Compute, MatmulSpec};
+use crate::kernels::matmul::{Activation, Compute};
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
+use crate::kernels::rounding::Source;
 use crate::pack::PackedLayout;
 use crate::weights::{self, WeightForm, WeightSlot, WeightSource};
 
@@ -61,6 +64,7 @@ pub fn lower_segment(source: &SegmentSource<'_>) -> Result<SegmentPlan, CodegenE
         slots: Vec::new(),
         views: HashMap::new(),
         quantised: HashMap::new(),
+        fused: HashMap::new(),
         in_place: in_place(source),
         node: None,
     };
@@ -166,6 +170,8 @@ struct Lowering<'a> {
     slots: Vec<WeightSlot>,
     views: HashMap<Value, View>,
     quantised: HashMap<(Value, Activation), usize>,
+    /// Values that exist only in the rounded form: from row to row of what they are made of.
+    fused: HashMap<Value, usize>,
     in_place: HashSet<Value>,
     node: Option<Node>,
 }
@@ -297,7 +303,11 @@ impl Lowering<'_> {
             }
             Op::Unary(op) => self.map(node, MapOp::Unary(op.op))?,
             Op::Binary(op) => self.map(node, MapOp::Binary(op.op))?,
-            Op::Gated(op) => self.map(node, MapOp::Gated(op.activation))?,
+            Op::Gated(op) => {
+                if !self.gate_for_products(node, op.activation)? {
+                    self.map(node, MapOp::Gated(op.activation))?;
+                }
+            }
             Op::Select(_) => self.map(node, MapOp::Select)?,
             Op::Cast(op) => {
                 // Truth values are floats in rows; other types differ by what they hold.
@@ -414,6 +424,12 @@ impl Lowering<'_> {
         let x = self.view(node.operands[0])?;
         let (x, ..) = self.runs(x);
         let weight = self.view(node.operands[1])?;
+        if kind == NormKind::Rms && x.groups().is_some_and(|(groups, ..)| groups == 1) {
+            let source = Source::RmsNorm { epsilon };
+            if self.round_for_products(node.results[0], source, &x, &weight) {
+                return Ok(());
+            }
+        }
         let bias = bias.then(|| self.view(node.operands[2])).transpose()?;
         let y = self.output(node.results[0], None)?;
         self.kernels.push(Kernel::Norm { kind, epsilon, x, weight, bias, y });
@@ -434,76 +450,6 @@ impl Lowering<'_> {
             .ok_or_else(|| self.wrong("operands do not broadcast"))?;
         self.kernels.push(Kernel::Map { op, inputs, output });
         Ok(())
-    }
-
-    fn linear(&mut self, node: &NodeData, bias: bool, residual: bool) -> Result<(), CodegenError> {
-        let ty = self.cx.body.ty(node.operands[1]);
-        let (layout, compute) = weights::product(ty, self.cx.compute)
-            .ok_or_else(|| self.unsupported(format!("a product with {ty}")))?;
-        let source = self.weight(node.operands[1])?;
-        let weight = self.slot(source, WeightForm::Packed(layout));
-        let x = self.view(node.operands[0])?;
-        if x.width() != layout.reduction {
-            return Err(self.unsupported("a product over a part of a row"));
-        }
-        let input = self.flat(x)?;
-        let bias = bias.then(|| self.view(node.operands[2])).transpose()?;
-        let residual = match node.operands.last().filter(|_| residual) {
-            Some(value) => {
-                let view = self.view(*value)?;
-                Some(self.flat(view)?)
-            }
-            None => None,
-        };
-        let stride = residual.as_ref().map(|view| view.row_stride);
-        let output = self.output(node.results[0], stride)?;
-        // A residual that is spaced otherwise than the result's memory is copied into step.
-        let residual = match residual {
-            Some(view) if view.row_stride != output.row_stride => {
-                let copy = self.buffer(view.dims.clone(), Some(output.row_stride));
-                self.kernels.push(Kernel::Map {
-                    op: MapOp::Copy,
-                    inputs: vec![view],
-                    output: copy.clone(),
-                });
-                Some(copy)
-            }
-            other => other,
-        };
-        let spec = MatmulSpec {
-            layout,
-            compute,
-            bias: bias.is_some(),
-            residual: residual.is_some(),
-            input_stride: input.row_stride,
-            output_stride: output.row_stride,
-        };
-        spec.supported().map_err(|reason| self.unsupported(reason))?;
-        let input = match spec.activation() {
-            None => input,
-            Some(activation) => self.quantised(node.operands[0], activation, input),
-        };
-        self.kernels.push(Kernel::Matmul { spec, input, weight, bias, residual, output });
-        Ok(())
-    }
-
-    /// The rounded rows of a value, made once for all products that take them.
-    fn quantised(&mut self, value: Value, activation: Activation, input: View) -> View {
-        let view = |buffer: usize| View {
-            root: Root::Buffer(buffer),
-            offset: 0,
-            row_stride: activation.row_bytes() / 4,
-            dims: Vec::new(),
-            strides: Vec::new(),
-        };
-        if let Some(buffer) = self.quantised.get(&(value, activation)) {
-            return view(*buffer);
-        }
-        self.buffers.push(activation.row_bytes());
-        let buffer = self.buffers.len() - 1;
-        self.quantised.insert((value, activation), buffer);
-        self.kernels.push(Kernel::Quantise { activation, input, output: Root::Buffer(buffer) });
-        view(buffer)
     }
 }
 

@@ -18,9 +18,10 @@ pub use verify::verify;
 
 use crate::kernels::attention::AttendSpec;
 use crate::kernels::map::MapOp;
-use crate::kernels::matmul::{Activation, MatmulSpec};
+use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
+use crate::kernels::rounding::RoundingSpec;
 use crate::pack::PackedLayout;
 use crate::weights::WeightSlot;
 
@@ -164,8 +165,8 @@ pub enum Kernel {
     Map { op: MapOp, inputs: Vec<View>, output: View },
     /// Reduction of the last axis.
     Reduce { spec: ReduceSpec, x: View, y: View },
-    /// Rounds activations for a product.
-    Quantise { activation: Activation, input: View, output: Root },
+    /// Rounds rows, or what is computed from them, for products.
+    Rounding { spec: RoundingSpec, input: View, second: Option<View>, output: Root },
     /// Matrix product.
     Matmul {
         spec: MatmulSpec,
@@ -197,7 +198,10 @@ impl Kernel {
             Kernel::Rotary { x, cos, sin, .. } => views.extend([x, cos, sin]),
             Kernel::Map { inputs, .. } => views.extend(inputs),
             Kernel::Reduce { x, .. } => views.push(x),
-            Kernel::Quantise { input, .. } => views.push(input),
+            Kernel::Rounding { input, second, .. } => {
+                views.push(input);
+                views.extend(second);
+            }
             Kernel::Matmul { input, weight, bias, residual, .. } => {
                 roots.push(Root::Weight(*weight));
                 views.push(input);
@@ -225,7 +229,7 @@ impl Kernel {
             | Kernel::Matmul { output, .. }
             | Kernel::Attend { output, .. } => output.root,
             Kernel::Norm { y, .. } | Kernel::Rotary { y, .. } | Kernel::Reduce { y, .. } => y.root,
-            Kernel::Quantise { output, .. } => *output,
+            Kernel::Rounding { output, .. } => *output,
             Kernel::Append { .. } => Root::Cache,
         }
     }
@@ -233,7 +237,7 @@ impl Kernel {
     /// How threads divide it.
     pub fn partition(&self) -> Partition {
         match self {
-            Kernel::Quantise { activation, .. } => Partition::RowItems(activation.items_per_row()),
+            Kernel::Rounding { spec, .. } => Partition::RowItems(spec.activation.items_per_row()),
             Kernel::Matmul { spec, .. } => Partition::Items(spec.groups()),
             Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,

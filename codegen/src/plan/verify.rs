@@ -65,7 +65,10 @@ fn views(kernel: &Kernel) -> Vec<&View> {
             vec![x, y]
         }
         Kernel::Map { inputs, output, .. } => inputs.iter().chain([output]).collect(),
-        Kernel::Quantise { input, .. } => vec![input],
+        Kernel::Rounding { input, second, .. } => {
+            let second = second.iter().filter(|view| !matches!(view.root, Root::Weight(_)));
+            [input].into_iter().chain(second).collect()
+        }
         Kernel::Matmul { residual, output, .. } => residual.iter().chain([output]).collect(),
         Kernel::Append { key, value } => vec![key, value],
         Kernel::Attend { query, output, .. } => vec![query, output],

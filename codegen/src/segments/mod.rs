@@ -10,10 +10,11 @@ use weir_abi::{IsaLevel, StepContext};
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
 use crate::kernels::attention::{CacheShape, emit_append, emit_attend};
 use crate::kernels::map::{MapSpec, emit_map};
-use crate::kernels::matmul::{emit_matmul, emit_quantise};
+use crate::kernels::matmul::emit_matmul;
 use crate::kernels::norm::{NormSpec, emit_norm};
 use crate::kernels::reduce::emit_reduce;
 use crate::kernels::rotary::{RotarySpec, emit_rotary};
+use crate::kernels::rounding::emit_rounding;
 use crate::kernels::rows::{RowNumbers, emit_embed, emit_rows};
 use crate::plan::{Kernel, Partition, Root, SegmentPlan, View};
 
@@ -127,7 +128,7 @@ fn emit_kernel(
         }
         Kernel::Map { op, inputs, output } => emit_map(assembly, &map_spec(*op, inputs, output)),
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
-        Kernel::Quantise { activation, .. } => emit_quantise(assembly, *activation),
+        Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
         Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
         Kernel::Append { key, value } => {
             let (kv_heads, _, key_width) = key.groups().unwrap_or((1, 0, key.width()));
@@ -213,8 +214,11 @@ impl Frame<'_> {
                 self.view(b, output),
             ],
             Kernel::Reduce { x, y, .. } => vec![self.view(b, x), self.view(b, y)],
-            Kernel::Quantise { input, output, .. } => {
-                vec![self.view(b, input), self.root(b, *output)]
+            Kernel::Rounding { input, second, output, .. } => {
+                let mut arguments = vec![self.view(b, input)];
+                arguments.extend(second.as_ref().map(|second| self.view(b, second)));
+                arguments.push(self.root(b, *output));
+                arguments
             }
             Kernel::Matmul { input, weight, bias, residual, output, .. } => vec![
                 self.view(b, input),

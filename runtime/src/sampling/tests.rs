@@ -1,5 +1,7 @@
 //! Filters, penalties and draws on small distributions.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn choose_with(options: SamplingOptions, logits: &[f32], position: u32) -> Option<u32> {
@@ -109,4 +111,62 @@ fn options_outside_their_range_are_refused() {
         assert!(options.check().is_err(), "{options:?}");
     }
     assert_eq!(hot().check(), Ok(()));
+}
+
+/// Logits of several chunks, with many equal ones, some that are no numbers and some infinite.
+fn logits(count: usize) -> impl Strategy<Value = Vec<f32>> {
+    let logit = prop_oneof![
+        8 => (-40_i32..40).prop_map(|n| n as f32 / 4.0),
+        1 => Just(f32::NAN),
+        1 => Just(f32::NEG_INFINITY),
+        1 => Just(-0.0_f32),
+    ];
+    proptest::collection::vec(logit, 1..count)
+}
+
+/// The best by a search through all.
+fn search(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(f32, u32)> = None;
+    for (id, logit) in (0_u32..).zip(logits) {
+        if !logit.is_nan() && best.is_none_or(|(largest, _)| *logit > largest) {
+            best = Some((*logit, id));
+        }
+    }
+    best.map(|(_, id)| id)
+}
+
+proptest! {
+    #[test]
+    fn the_largest_is_that_of_a_search_through_all(logits in logits(2000)) {
+        prop_assert_eq!(greedy(&logits), search(&logits));
+    }
+
+    #[test]
+    fn the_k_best_are_among_the_candidates(logits in logits(2000), k in 0_usize..12) {
+        let mut largest = LargestOfChunks::new(logits.len());
+        let least = largest.least_of_best(&logits, k);
+        let found: Vec<(f32, u32)> = largest.at_least(&logits, least).collect();
+        let mut all: Vec<(f32, u32)> = (0_u32..)
+            .zip(&logits)
+            .filter(|(_, logit)| !logit.is_nan())
+            .map(|(id, logit)| (*logit, id))
+            .collect();
+        prop_assert!(found.is_sorted_by_key(|(_, id)| *id));
+        if k == 0 {
+            prop_assert_eq!(found, all);
+            return Ok(());
+        }
+        all.sort_by(by_rank);
+        all.truncate(k);
+        prop_assert!(all.iter().all(|best| found.contains(best)));
+    }
+}
+
+#[test]
+fn nothing_is_chosen_from_nothing() {
+    assert_eq!(greedy(&[f32::NAN; 300]), None);
+    assert_eq!(greedy(&[f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), Some(1));
+    let mut late = vec![f32::NAN; 600];
+    late[599] = f32::NEG_INFINITY;
+    assert_eq!(greedy(&late), Some(599));
 }

@@ -107,12 +107,28 @@ impl Processor<'_> {
         result
     }
 
+    /// rdx:rax by a divisor of 64 bits: quotient in rax, remainder in rdx.
+    fn divide(&mut self, divisor: u64, bytes: usize) -> Step {
+        let [low, high] = [Register::RAX, Register::RDX].map(Register::number);
+        let whole = u128::from(self.general[high]) << 64 | u128::from(self.general[low]);
+        if bytes != 8 || self.general[high] >= divisor {
+            return Err(Stop::Unknown);
+        }
+        self.general[low] = (whole / u128::from(divisor)) as u64;
+        self.general[high] = (whole % u128::from(divisor)) as u64;
+        Ok(())
+    }
+
     pub(crate) fn integer(&mut self, instruction: &Instruction) -> Step {
         let bytes = operand_bytes(instruction, 0);
         let read = |processor: &Self, operand: u32| {
             processor.integer_operand(instruction, operand, operand_bytes(instruction, operand))
         };
         let result = match instruction.mnemonic() {
+            Mnemonic::Div => {
+                let divisor = read(self, 0)?;
+                return self.divide(divisor, bytes);
+            }
             Mnemonic::Mov => read(self, 1)?,
             Mnemonic::Movzx => read(self, 1)?,
             Mnemonic::Movsx | Mnemonic::Movsxd => {

@@ -48,6 +48,7 @@ mod tests;
 use avx2::Products;
 
 pub use quantise::{Activation, emit_quantise};
+pub(in crate::kernels) use quantise::{NEGLIGIBLE, quantise_block, quantise_end};
 pub use row::emit_unpack_row;
 
 use weir_abi::IsaLevel;

@@ -14,7 +14,7 @@ use crate::emit::{
 };
 
 /// Below this no element of a block is distinguished from zero: 127 / m would overflow soon.
-const NEGLIGIBLE: f32 = 1e-30;
+pub(in crate::kernels) const NEGLIGIBLE: f32 = 1e-30;
 
 /// Elements of an item of `Bf16`.
 const CHUNK: usize = 64;
@@ -163,7 +163,7 @@ fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
 }
 
 /// A block that lies before K.
-fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
+pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
     let mut largest = b.constant(LANES, 0.0);
     for quad in 0..block / 4 {
         let x = b.load(LANES, from, quad as i32 * 16);
@@ -199,7 +199,7 @@ fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
 }
 
 /// A block that K cuts or that lies beyond it.
-fn quantise_end(
+pub(in crate::kernels) fn quantise_end(
     b: &mut Body<'_>,
     from: Value,
     to: Value,

@@ -9,6 +9,7 @@ mod attention;
 mod elements;
 mod faults;
 mod processor;
+mod rounding;
 mod rows;
 
 use std::cell::RefCell;

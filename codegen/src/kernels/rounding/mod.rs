@@ -1,0 +1,150 @@
+//! Rows on their way into an integer product: computed, and rounded to signed bytes, in one pass.
+//!
+//! What lies in front of a product is part of its rounding: the row as it is, its RMS norm, or a
+//! gated product of two rows. Nothing but the records that products read
+//! ([`Activation::Int8`]) is written; values are those of the separate kernels, bit for bit, on
+//! every level: the norm's sum has the sixteen lanes of `norm`, the gate is the function of `map`,
+//! blocks are rounded as by `quantise`. Their error bounds hold unchanged.
+//!
+//! Threads divide blocks, not rows: with one row every thread has a part, and each sums the whole
+//! row for its norm, which costs less than a barrier between a norm and its readers.
+//!
+//! | file | job |
+//! |---|---|
+//! | `portable` | 128-bit vectors by Cranelift; any block and gate |
+//! | `wide` | 256-bit vectors, assembled, for all other levels: these kernels wait for memory and for each other's results, and 512 bits gain nothing that a step would notice |
+
+mod portable;
+mod wide;
+
+use weir_abi::IsaLevel;
+use weir_ir::ops::unary::UnaryOp;
+
+use super::map::MapOp;
+use super::matmul::{Activation, emit_quantise};
+use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
+
+/// Where the values of a row come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// The row itself.
+    Row,
+    /// x / sqrt(mean(x²) + ε) · weight; the weight is the second operand.
+    RmsNorm {
+        /// ε.
+        epsilon: f32,
+    },
+    /// activation(gate) · up; up is the second operand.
+    Gated {
+        /// The activation.
+        activation: UnaryOp,
+        /// Floats from one row of up to the next.
+        up_stride: usize,
+    },
+}
+
+/// What is rounded, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundingSpec {
+    /// The records. Only a [`Source::Row`] may be rounded to bf16.
+    pub activation: Activation,
+    /// The values.
+    pub source: Source,
+}
+
+/// An [`Activation::Int8`] taken apart.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Elements of a row.
+    reduction: usize,
+    /// Elements of a block.
+    block: usize,
+    /// Blocks of a row.
+    count: usize,
+    /// Floats from row to row of the first operand.
+    input_stride: usize,
+    /// Bytes from row to row of the records.
+    row_bytes: usize,
+}
+
+impl Blocks {
+    /// Bytes of a record: codes, scale, minus the sum of the codes.
+    fn record_bytes(&self) -> usize {
+        self.block + 8
+    }
+}
+
+impl RoundingSpec {
+    fn blocks(&self) -> Option<Blocks> {
+        match self.activation {
+            Activation::Bf16 { .. } => None,
+            Activation::Int8 { reduction, block, blocks, input_stride } => Some(Blocks {
+                reduction,
+                block,
+                count: blocks,
+                input_stride,
+                row_bytes: self.activation.row_bytes(),
+            }),
+        }
+    }
+
+    /// Whether the kernel has a second operand.
+    pub fn has_second(&self) -> bool {
+        self.source != Source::Row
+    }
+
+    /// Symbol of the kernel: equal exactly for equal kernels.
+    pub fn symbol(&self, level: IsaLevel) -> String {
+        let rounded = self.activation.symbol();
+        let version = if self.wide(level).is_some() { "-wide" } else { "" };
+        match self.source {
+            Source::Row => format!("{rounded}{version}"),
+            Source::RmsNorm { epsilon } => {
+                format!("rms_norm-e{:08x}-{rounded}{version}", epsilon.to_bits())
+            }
+            Source::Gated { activation, up_stride } => {
+                let gate = MapOp::Gated(activation).name();
+                format!("{gate}-u{up_stride}-{rounded}{version}")
+            }
+        }
+    }
+
+    /// The blocks, if the assembled version serves: whole ones, and a gate that it knows.
+    fn wide(&self, level: IsaLevel) -> Option<Blocks> {
+        let blocks = self.blocks()?;
+        let is_whole = blocks.reduction == blocks.block * blocks.count;
+        let is_known = match self.source {
+            Source::Row | Source::RmsNorm { .. } => true,
+            Source::Gated { activation, .. } => activation == UnaryOp::Silu,
+        };
+        (level != IsaLevel::Portable && is_whole && is_known).then_some(blocks)
+    }
+}
+
+/// Emits (input, second operand if the source has one, output, first block, block behind the last);
+/// blocks of all rows are counted through. bf16 counts the items of [`emit_quantise`].
+pub fn emit_rounding(
+    assembly: &mut Assembly,
+    spec: &RoundingSpec,
+    level: IsaLevel,
+) -> Result<FuncId, EmitError> {
+    let symbol = spec.symbol(level);
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(known);
+    }
+    let params = if spec.has_second() { 5 } else { 4 };
+    let signature = signature(&[POINTER].repeat(params), &[]);
+    if let Some(blocks) = spec.wide(level) {
+        let id = assembly.declare(&symbol, signature)?;
+        assembly.assemble(id, |code| wide::assemble(code, &blocks, spec.source))?;
+        return Ok(id);
+    }
+    match spec.blocks() {
+        Some(blocks) if spec.has_second() => {
+            let id = assembly.declare(&symbol, signature)?;
+            portable::define(assembly, id, &blocks, spec.source)?;
+            Ok(id)
+        }
+        _ => emit_quantise(assembly, spec.activation),
+    }
+}

@@ -1,0 +1,354 @@
+//! The assembled version in 256-bit vectors.
+//!
+//! A block is taken in two passes: its values, kept on the stack if they are not the row's own, with
+//! the largest magnitude; then codes and their sum. Magnitudes are compared as integers, which is
+//! their order as floats and puts what is not a number above all: such a block has a scale that is
+//! not finite and codes 0, as in the portable version.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::{Blocks, Source};
+use crate::kernels::matmul::NEGLIGIBLE;
+
+type Emitted = Result<(), IcedError>;
+
+const YMM: [AsmRegisterYmm; 16] = [
+    ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
+    ymm15,
+];
+
+/// First operand: of the row, then of the block.
+const INPUT: AsmRegister64 = rdi;
+const BLOCK_INPUT: AsmRegister64 = r11;
+/// Second operand, likewise.
+const SECOND: AsmRegister64 = rsi;
+const BLOCK_SECOND: AsmRegister64 = rax;
+/// Records, likewise.
+const RECORDS: AsmRegister64 = r10;
+const RECORD: AsmRegister64 = rdx;
+/// Blocks left in all rows and in this one.
+const LEFT: AsmRegister64 = r8;
+const LEFT_IN_ROW: AsmRegister64 = r9;
+const CONSTANTS: AsmRegister64 = rcx;
+
+/// The norm's factor in every lane, as long as a row lasts.
+const FACTOR: usize = 15;
+/// The block's largest magnitude.
+const LARGEST: usize = 14;
+/// Values that are computed beside each other.
+const TOGETHER: usize = 4;
+
+/// Constants: 32 bits in each of eight lanes, at these multiples of 32 bytes from their label.
+#[derive(Clone, Copy)]
+enum Constant {
+    Magnitude,
+    Sign,
+    Levels,
+    Negligible,
+    Infinity,
+    Ones8,
+    Ones16,
+    Least,
+    Most,
+    PerLn2,
+    Ln2High,
+    Ln2Low,
+    /// First of the eight of the series, the highest power's before the others.
+    Series,
+    Bias = 20,
+    One,
+    Width,
+    Epsilon,
+}
+
+/// Coefficients of the exponential's series, as in `emit::math`.
+const SERIES: [f32; 8] =
+    [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+
+fn constants(blocks: &Blocks, source: Source) -> Vec<u32> {
+    let epsilon = if let Source::RmsNorm { epsilon } = source { epsilon } else { 0.0 };
+    let mut words = vec![
+        0x7fff_ffff,
+        0x8000_0000,
+        127f32.to_bits(),
+        NEGLIGIBLE.to_bits(),
+        f32::INFINITY.to_bits(),
+        0x0101_0101,
+        0x0001_0001,
+        (-104f32).to_bits(),
+        89f32.to_bits(),
+        std::f32::consts::LOG2_E.to_bits(),
+        (-0.693_359_4f32).to_bits(),
+        2.121_944_4e-4f32.to_bits(),
+    ];
+    words.extend(SERIES.map(f32::to_bits));
+    words.extend([127, 1f32.to_bits(), (blocks.reduction as f32).to_bits(), epsilon.to_bits()]);
+    words
+}
+
+fn constant(which: Constant) -> AsmMemoryOperand {
+    CONSTANTS + which as i32 * 32
+}
+
+fn wide(which: Constant) -> AsmMemoryOperand {
+    ymmword_ptr(constant(which))
+}
+
+/// Emits the whole kernel.
+pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    let has_second = source != Source::Row;
+    let mut data = code.create_label();
+    let [mut next_row, mut next_block, mut done] = [(); 3].map(|()| code.create_label());
+    if !has_second {
+        // Without a second operand the others come one register earlier.
+        code.mov(r8, rcx)?;
+        code.mov(rcx, rdx)?;
+        code.mov(rdx, rsi)?;
+    }
+    code.push(rbp)?;
+    code.mov(rbp, rsp)?;
+    code.sub(rsp, 64 * 4)?;
+    code.and(rsp, -64)?;
+    code.sub(LEFT, rcx)?;
+    code.jle(done)?;
+    code.mov(RECORDS, rdx)?;
+    // Row and block to begin with.
+    code.mov(rax, rcx)?;
+    code.xor(edx, edx)?;
+    code.mov(r9d, blocks.count as i32)?;
+    code.div(r9)?;
+    for (place, bytes) in row_strides(blocks, source) {
+        code.imul_3(r11, rax, bytes as i32)?;
+        code.add(place, r11)?;
+    }
+    code.lea(CONSTANTS, ptr(data))?;
+
+    code.set_label(&mut next_row)?;
+    code.mov(LEFT_IN_ROW, blocks.count as i64)?;
+    code.sub(LEFT_IN_ROW, rdx)?;
+    code.cmp(LEFT_IN_ROW, LEFT)?;
+    code.cmovg(LEFT_IN_ROW, LEFT)?;
+    code.sub(LEFT, LEFT_IN_ROW)?;
+    if let Source::RmsNorm { .. } = source {
+        factor(code, blocks)?;
+    }
+    code.imul_3(BLOCK_INPUT, rdx, blocks.block as i32 * 4)?;
+    code.lea(BLOCK_SECOND, SECOND + BLOCK_INPUT)?;
+    code.add(BLOCK_INPUT, INPUT)?;
+    code.imul_3(RECORD, rdx, blocks.record_bytes() as i32)?;
+    code.add(RECORD, RECORDS)?;
+
+    code.set_label(&mut next_block)?;
+    values(code, blocks, source)?;
+    codes(code, blocks, source)?;
+    code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
+    code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
+    code.add(RECORD, blocks.record_bytes() as i32)?;
+    code.dec(LEFT_IN_ROW)?;
+    code.jnz(next_block)?;
+
+    code.xor(edx, edx)?;
+    for (place, bytes) in row_strides(blocks, source) {
+        code.add(place, bytes as i32)?;
+    }
+    code.test(LEFT, LEFT)?;
+    code.jnz(next_row)?;
+
+    code.set_label(&mut done)?;
+    code.vzeroupper()?;
+    code.mov(rsp, rbp)?;
+    code.pop(rbp)?;
+    code.ret()?;
+    code.set_label(&mut data)?;
+    for word in constants(blocks, source) {
+        code.dd(&[word; 8])?;
+    }
+    Ok(())
+}
+
+/// What moves from row to row, and by how many bytes.
+fn row_strides(blocks: &Blocks, source: Source) -> Vec<(AsmRegister64, usize)> {
+    let mut strides = vec![(INPUT, blocks.input_stride * 4), (RECORDS, blocks.row_bytes)];
+    if let Source::Gated { up_stride, .. } = source {
+        strides.push((SECOND, up_stride * 4));
+    }
+    strides
+}
+
+/// 1 / sqrt(mean(x²) + ε) of the whole row, in sixteen lanes of sums. Spoils r11.
+fn factor(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
+    let mut again = code.create_label();
+    code.vxorps(ymm0, ymm0, ymm0)?;
+    code.vxorps(ymm1, ymm1, ymm1)?;
+    code.xor(r11d, r11d)?;
+    code.set_label(&mut again)?;
+    for half in 0..2_usize {
+        let (sum, square) = (YMM[half], YMM[2 + half]);
+        code.vmovups(square, ymmword_ptr(INPUT + r11 * 4 + half * 32))?;
+        code.vmulps(square, square, square)?;
+        code.vaddps(sum, sum, square)?;
+    }
+    code.add(r11, 16)?;
+    code.cmp(r11, blocks.reduction as i32)?;
+    code.jl(again)?;
+    code.vaddps(ymm0, ymm0, ymm1)?;
+    code.vextractf128(xmm1, ymm0, 1)?;
+    code.vaddps(xmm0, xmm0, xmm1)?;
+    code.vpshufd(xmm1, xmm0, 0x4e)?;
+    code.vaddps(xmm0, xmm0, xmm1)?;
+    code.vpshufd(xmm1, xmm0, 0xb1)?;
+    code.vaddss(xmm0, xmm0, xmm1)?;
+    code.vdivss(xmm0, xmm0, dword_ptr(constant(Constant::Width)))?;
+    code.vaddss(xmm0, xmm0, dword_ptr(constant(Constant::Epsilon)))?;
+    code.vsqrtps(xmm0, xmm0)?;
+    code.vmovss(xmm1, dword_ptr(constant(Constant::One)))?;
+    code.vdivss(xmm0, xmm1, xmm0)?;
+    code.vbroadcastss(YMM[FACTOR], xmm0)
+}
+
+/// The block's values and, in every lane, their largest magnitude.
+fn values(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
+    let vectors = blocks.block / 8;
+    for first in (0..vectors).step_by(TOGETHER) {
+        let count = TOGETHER.min(vectors - first);
+        let registers = || YMM.into_iter().take(count).enumerate();
+        let at = |base: AsmRegister64, index: usize| ymmword_ptr(base + (first + index) * 32);
+        match source {
+            Source::Row => {
+                for (index, value) in registers() {
+                    code.vmovups(value, at(BLOCK_INPUT, index))?;
+                }
+            }
+            Source::RmsNorm { .. } => {
+                for (index, value) in registers() {
+                    code.vmulps(value, YMM[FACTOR], at(BLOCK_INPUT, index))?;
+                    code.vmulps(value, value, at(BLOCK_SECOND, index))?;
+                }
+            }
+            Source::Gated { .. } => {
+                sigmoids(code, count, first)?;
+                for (index, value) in registers() {
+                    code.vmulps(value, value, at(BLOCK_INPUT, index))?;
+                    code.vmulps(value, value, at(BLOCK_SECOND, index))?;
+                }
+            }
+        }
+        for (index, value) in registers() {
+            if source != Source::Row {
+                code.vmovups(at(rsp, index), value)?;
+            }
+            code.vandps(value, value, wide(Constant::Magnitude))?;
+            code.vpmaxsd(YMM[LARGEST], YMM[LARGEST], value)?;
+        }
+    }
+    code.vextracti128(xmm0, YMM[LARGEST], 1)?;
+    code.vpmaxsd(xmm0, xmm0, xmm14)?;
+    for half in [0x4e, 0xb1] {
+        code.vpshufd(xmm1, xmm0, half)?;
+        code.vpmaxsd(xmm0, xmm0, xmm1)?;
+    }
+    code.vmovaps(xmm14, xmm0)
+}
+
+/// 1 / (1 + exp(-x)) of `count` vectors of the block's input from `first` on, in registers 0 and
+/// following: the steps of `emit::math` in their order.
+fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
+    let x = |index: usize| YMM[TOGETHER + index];
+    let n = |index: usize| YMM[2 * TOGETHER + index];
+    let series = |index: usize| YMM[index];
+    let each = 0..count;
+    code.vmovups(ymm12, wide(Constant::Sign))?;
+    for index in each.clone() {
+        code.vxorps(x(index), ymm12, ymmword_ptr(BLOCK_INPUT + (first + index) * 32))?;
+    }
+    // The second operand of both is the one that stays where it is not a number.
+    code.vmovups(ymm12, wide(Constant::Least))?;
+    code.vmovups(ymm13, wide(Constant::Most))?;
+    for index in each.clone() {
+        code.vmaxps(x(index), ymm12, x(index))?;
+        code.vminps(x(index), ymm13, x(index))?;
+        code.vmulps(n(index), x(index), wide(Constant::PerLn2))?;
+        code.vroundps(n(index), n(index), 8)?;
+    }
+    for part in [Constant::Ln2High, Constant::Ln2Low] {
+        code.vmovups(ymm12, wide(part))?;
+        for index in each.clone() {
+            code.vfmadd231ps(x(index), n(index), ymm12)?;
+        }
+    }
+    for coefficient in 0..SERIES.len() {
+        let place = ymmword_ptr(constant(Constant::Series) + coefficient * 32);
+        code.vmovups(ymm12, place)?;
+        for index in each.clone() {
+            match coefficient {
+                0 => code.vmovaps(series(index), ymm12)?,
+                _ => code.vfmadd213ps(series(index), x(index), ymm12)?,
+            }
+        }
+    }
+    // Times 2ⁿ in two halves, neither of which leaves the range.
+    code.vmovups(ymm12, wide(Constant::Bias))?;
+    code.vmovups(ymm13, wide(Constant::One))?;
+    for index in each {
+        code.vcvtps2dq(n(index), n(index))?;
+        code.vpsrad(x(index), n(index), 1)?;
+        code.vpsubd(n(index), n(index), x(index))?;
+        for half in [x(index), n(index)] {
+            code.vpaddd(half, half, ymm12)?;
+            code.vpslld(half, half, 23)?;
+            code.vmulps(series(index), series(index), half)?;
+        }
+        code.vaddps(series(index), ymm13, series(index))?;
+        code.vdivps(series(index), ymm13, series(index))?;
+    }
+    Ok(())
+}
+
+/// The block's record; its largest magnitude is the first lane of its register.
+fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    let block = blocks.block;
+    let small = |which: Constant| xmmword_ptr(constant(which));
+    let (inverse, is_usual, sum) = (ymm13, xmm12, xmm11);
+    code.vmovss(xmm1, dword_ptr(constant(Constant::Levels)))?;
+    code.vdivss(xmm0, xmm14, xmm1)?;
+    code.vmovss(dword_ptr(RECORD + block), xmm0)?;
+    code.vdivss(xmm1, xmm1, xmm14)?;
+    code.vbroadcastss(inverse, xmm1)?;
+    // Codes count where the largest is above the negligible and below infinity.
+    code.vmovups(xmm0, small(Constant::Infinity))?;
+    code.vpcmpgtd(xmm0, xmm0, xmm14)?;
+    code.vpcmpgtd(is_usual, xmm14, small(Constant::Negligible))?;
+    code.vpand(is_usual, is_usual, xmm0)?;
+    code.vpxor(sum, sum, sum)?;
+    code.vmovups(xmm9, small(Constant::Ones8))?;
+    code.vmovups(xmm10, small(Constant::Ones16))?;
+    let from = if source == Source::Row { BLOCK_INPUT } else { rsp };
+    for sixteen in 0..block / 16 {
+        // Two sixteens take turns with registers.
+        let [low, high] = [0, 1].map(|half| YMM[sixteen % 2 * 4 + half]);
+        let [first, second] = if sixteen % 2 == 0 { [xmm0, xmm1] } else { [xmm4, xmm5] };
+        code.vmulps(low, inverse, ymmword_ptr(from + sixteen * 64))?;
+        code.vmulps(high, inverse, ymmword_ptr(from + (sixteen * 64 + 32)))?;
+        code.vcvtps2dq(low, low)?;
+        code.vcvtps2dq(high, high)?;
+        // Per 128 bits: quads 0 and 2, then 1 and 3.
+        code.vpackssdw(low, low, high)?;
+        code.vextracti128(second, low, 1)?;
+        code.vpacksswb(first, first, second)?;
+        code.vpshufd(first, first, 0xd8)?;
+        code.vpand(first, first, is_usual)?;
+        code.vmovups(xmmword_ptr(RECORD + sixteen * 16), first)?;
+        code.vpmaddubsw(second, xmm9, first)?;
+        code.vpmaddwd(second, second, xmm10)?;
+        code.vpaddd(sum, sum, second)?;
+    }
+    for half in [0x4e, 0xb1] {
+        code.vpshufd(xmm0, sum, half)?;
+        code.vpaddd(sum, sum, xmm0)?;
+    }
+    code.vpxor(xmm0, xmm0, xmm0)?;
+    code.vpsubd(sum, xmm0, sum)?;
+    code.vmovd(dword_ptr(RECORD + (block + 4)), sum)
+}

@@ -1,0 +1,225 @@
+//! Rounding of rows, norms and gated products: the bits of the separate kernels, in every version.
+
+use weir_abi::IsaLevel;
+use weir_ir::ops::unary::UnaryOp;
+use weir_processor as processor;
+
+use super::*;
+use crate::kernels::map::{MapOp, MapSpec, emit_map};
+use crate::kernels::matmul::{Activation, Compute, MatmulSpec, emit_quantise};
+use crate::kernels::norm::{NormKind, NormSpec, emit_norm};
+use crate::kernels::rounding::{RoundingSpec, Source, emit_rounding};
+use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
+
+const EPSILON: f32 = 1e-5;
+
+fn activation(reduction: usize, block: usize, input_stride: usize) -> Activation {
+    let blocks = Blocks { block, scale: ScaleType::F16, zero: ZeroPoint::Implied };
+    let layout = PackedLayout { channels: 16, reduction, format: WeightFormat::Int4(blocks) };
+    let spec = MatmulSpec { input_stride, ..MatmulSpec::new(layout, Compute::Int8) };
+    spec.activation().unwrap()
+}
+
+/// Rows of a case, with their operands.
+struct Case {
+    reduction: usize,
+    stride: usize,
+    rows: usize,
+    input: Vec<f32>,
+    /// The norm's weight, or rows of up.
+    second: Vec<f32>,
+}
+
+impl Case {
+    /// Ordinary numbers; in the first row also those that are hard to round or to divide by.
+    fn new(random: &mut Random, reduction: usize, rows: usize, source: Source) -> Case {
+        let stride = reduction + 16 * random.below(3);
+        let mut input: Vec<f32> = random.units(rows * stride).iter().map(|x| x * 9.0).collect();
+        let hard =
+            [0.0, -0.0, 1e-38, -1e-31, 1e-45, 127.5, -0.5, 3e38, -200.0, 88.9, -103.9, -88.0];
+        for place in 0..reduction.min(hard.len()) {
+            if random.below(3) == 0 {
+                input[place * reduction / hard.len()] = hard[place];
+            }
+        }
+        // Whole blocks of zeros, and of nearly nothing.
+        for value in &mut input[..reduction / 4] {
+            *value *= [1.0, 0.0, 1e-32][random.below(1 + 2 * (rows % 2))];
+        }
+        let second = match source {
+            Source::Gated { .. } => random.units(rows * stride),
+            _ => random.units(reduction),
+        };
+        Case { reduction, stride, rows, input, second }
+    }
+
+    fn source(&self, source: Source) -> Source {
+        match source {
+            Source::Gated { activation, .. } => {
+                Source::Gated { activation, up_stride: self.stride }
+            }
+            other => other,
+        }
+    }
+
+    /// Values by the separate kernels, at the same stride.
+    fn values(&self, source: Source) -> Vec<f32> {
+        let Case { reduction, stride, rows, input, second } = self;
+        let rows_of = (*stride, 0);
+        let output = rows * stride;
+        let operands = [Input::floats(input), Input::floats(second), Input::Nothing];
+        match source {
+            Source::Row => input.clone(),
+            Source::RmsNorm { epsilon } => {
+                let kind = NormKind::Rms;
+                let (width, groups, bias) = (*reduction, 1, false);
+                let spec = NormSpec { kind, epsilon, bias, groups, width, x: rows_of, y: rows_of };
+                Kernel::new(|assembly| emit_norm(assembly, &spec)).run(&operands, output, *rows)
+            }
+            Source::Gated { activation, .. } => {
+                let strides = vec![(*stride, vec![1]); 3];
+                let dims = vec![*reduction];
+                let spec = MapSpec { op: MapOp::Gated(activation), dims, strides };
+                Kernel::new(|assembly| emit_map(assembly, &spec)).run(&operands, output, *rows)
+            }
+        }
+    }
+
+    /// Records by the quantiser alone.
+    fn expected(&self, spec: &RoundingSpec) -> Vec<u32> {
+        let values = self.values(spec.source);
+        let kernel = Kernel::new(|assembly| emit_quantise(assembly, spec.activation));
+        let (words, items) = self.sizes(spec);
+        bits(&kernel.run(&[Input::floats(&values)], words, items))
+    }
+
+    fn sizes(&self, spec: &RoundingSpec) -> (usize, usize) {
+        let activation = spec.activation;
+        (self.rows * activation.row_bytes() / 4, self.rows * activation.items_per_row())
+    }
+
+    fn operands(&self, spec: &RoundingSpec) -> Vec<Input<'static>> {
+        let mut operands = vec![Input::floats(&self.input)];
+        if spec.has_second() {
+            operands.push(Input::floats(&self.second));
+        }
+        operands
+    }
+
+    fn by_machine(&self, spec: &RoundingSpec, level: IsaLevel) -> Vec<u32> {
+        let kernel = Kernel::new(|assembly| emit_rounding(assembly, spec, level));
+        let (words, items) = self.sizes(spec);
+        bits(&kernel.run(&self.operands(spec), words, items))
+    }
+
+    fn by_interpreter(&self, spec: &RoundingSpec, level: IsaLevel) -> Vec<u32> {
+        let mut assembly = Assembly::new().unwrap();
+        emit_rounding(&mut assembly, spec, level).unwrap();
+        let image = assembly.finish().unwrap();
+        let symbol = image.symbols.iter().find(|s| s.name == spec.symbol(level)).unwrap();
+        let (words, items) = self.sizes(spec);
+        let mut output = bytes(&vec![POISON; words]);
+        let (input, second) = (bytes(&self.input), bytes(&self.second));
+        for share in [[0, items / 2], [items / 2, items]] {
+            let mut arguments = vec![processor::Argument::Read(&input)];
+            if spec.has_second() {
+                arguments.push(processor::Argument::Read(&second));
+            }
+            arguments.push(processor::Argument::Write(&mut output));
+            arguments.extend(share.map(|count| processor::Argument::Count(count as u64)));
+            if let Err(fault) = processor::call(&image.bytes, symbol.offset as usize, arguments) {
+                panic!("{}: {fault}", symbol.name);
+            }
+        }
+        bits(&floats(&output))
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+const SOURCES: [Source; 4] = [
+    Source::Row,
+    Source::RmsNorm { epsilon: EPSILON },
+    Source::Gated { activation: UnaryOp::Silu, up_stride: 0 },
+    Source::Gated { activation: UnaryOp::GeluTanh, up_stride: 0 },
+];
+
+fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpec, Case)> {
+    let all: Vec<_> = (0..cases)
+        .flat_map(|_| {
+            SOURCES.map(|source| {
+                let block = 16 << random.below(4);
+                // One in four ends within a block.
+                let rest = if random.below(4) == 0 { random.below(block) } else { 0 };
+                let reduction = block * (1 + random.below(6)) + rest;
+                let rows = 1 + random.below(5);
+                let case = Case::new(random, reduction, rows, source);
+                let activation = activation(reduction, block, case.stride);
+                (RoundingSpec { activation, source: case.source(source) }, case)
+            })
+        })
+        .collect();
+    all.into_iter()
+}
+
+#[test]
+fn every_version_gives_the_bits_of_the_separate_kernels() {
+    let mut random = Random::new(71);
+    for (spec, case) in specs(&mut random, 40) {
+        let expected = case.expected(&spec);
+        for level in IsaLevel::ALL {
+            let got = case.by_machine(&spec, level);
+            assert!(got == expected, "{} with {} rows", spec.symbol(level), case.rows);
+        }
+    }
+}
+
+#[test]
+fn the_interpreter_gives_the_same_bits() {
+    let mut random = Random::new(72);
+    let mut wide = 0;
+    for (spec, case) in specs(&mut random, 6) {
+        let level = IsaLevel::Avx2;
+        if spec.symbol(level).ends_with("-wide") {
+            wide += 1;
+            assert!(case.by_interpreter(&spec, level) == case.expected(&spec), "{spec:?}");
+        }
+    }
+    assert!(wide >= 6, "{wide} cases for the assembled version");
+}
+
+/// A block with a NaN or an infinity has a scale that is not finite and codes 0; in a norm all
+/// blocks of its row are such.
+#[test]
+fn blocks_that_are_no_numbers_are_marked() {
+    let mut random = Random::new(73);
+    let reduction = 128;
+    for source in SOURCES {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut case = Case::new(&mut random, reduction, 2, source);
+            case.input.iter_mut().for_each(|x| *x = x.clamp(-8.0, 8.0));
+            let spec = RoundingSpec {
+                activation: activation(reduction, 32, case.stride),
+                source: case.source(source),
+            };
+            let clean = case.by_machine(&spec, IsaLevel::Portable);
+            case.input[case.stride + 40] = bad;
+            for level in [IsaLevel::Portable, IsaLevel::Avx2] {
+                let got = case.by_machine(&spec, level);
+                let words = spec.activation.row_bytes() / 4;
+                assert_eq!(got[..words], clean[..words], "the row before");
+                let block = &got[words + 10..words + 20];
+                let is_gate_closed =
+                    matches!(source, Source::Gated { .. }) && bad == f32::NEG_INFINITY;
+                let scale = f32::from_bits(block[8]);
+                assert!(!scale.is_finite() || is_gate_closed, "{spec:?}: {bad} gives {scale}");
+                if !scale.is_finite() {
+                    assert!(block[..8].iter().all(|codes| *codes == 0), "{spec:?}");
+                    assert_eq!(block[9], 0);
+                }
+            }
+        }
+    }
+}

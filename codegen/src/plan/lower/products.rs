@@ -1,0 +1,185 @@
+//! Products, and what is rounded on its way into them.
+//!
+//! A value that only integer products read is never written: its norm or gate is part of the
+//! rounding, at the place of the node that makes it.
+
+use weir_ir::graph::NodeData;
+use weir_ir::ops::unary::UnaryOp;
+use weir_ir::{Op, Value};
+
+use super::{Lowering, View};
+use crate::error::CodegenError;
+use crate::kernels::map::MapOp;
+use crate::kernels::matmul::{Activation, MatmulSpec};
+use crate::kernels::rounding::{RoundingSpec, Source};
+use crate::plan::{Kernel, Root};
+use crate::weights::{self, WeightForm};
+
+impl Lowering<'_> {
+    pub(super) fn linear(
+        &mut self,
+        node: &NodeData,
+        bias: bool,
+        residual: bool,
+    ) -> Result<(), CodegenError> {
+        let ty = self.cx.body.ty(node.operands[1]);
+        let (layout, compute) = weights::product(ty, self.cx.compute)
+            .ok_or_else(|| self.unsupported(format!("a product with {ty}")))?;
+        let source = self.weight(node.operands[1])?;
+        let weight = self.slot(source, WeightForm::Packed(layout));
+        let fused = self.fused.get(&node.operands[0]).copied();
+        let input = match fused {
+            Some(_) => None,
+            None => {
+                let x = self.view(node.operands[0])?;
+                if x.width() != layout.reduction {
+                    return Err(self.unsupported("a product over a part of a row"));
+                }
+                Some(self.flat(x)?)
+            }
+        };
+        let input_stride = fused.or(input.as_ref().map(|view| view.row_stride)).unwrap_or(0);
+        let bias = bias.then(|| self.view(node.operands[2])).transpose()?;
+        let residual = match node.operands.last().filter(|_| residual) {
+            Some(value) => {
+                let view = self.view(*value)?;
+                Some(self.flat(view)?)
+            }
+            None => None,
+        };
+        let stride = residual.as_ref().map(|view| view.row_stride);
+        let output = self.output(node.results[0], stride)?;
+        // A residual that is spaced otherwise than the result's memory is copied into step.
+        let residual = match residual {
+            Some(view) if view.row_stride != output.row_stride => {
+                let copy = self.buffer(view.dims.clone(), Some(output.row_stride));
+                self.kernels.push(Kernel::Map {
+                    op: MapOp::Copy,
+                    inputs: vec![view],
+                    output: copy.clone(),
+                });
+                Some(copy)
+            }
+            other => other,
+        };
+        let spec = MatmulSpec {
+            layout,
+            compute,
+            bias: bias.is_some(),
+            residual: residual.is_some(),
+            input_stride,
+            output_stride: output.row_stride,
+        };
+        spec.supported().map_err(|reason| self.unsupported(reason))?;
+        let input = match (spec.activation(), input) {
+            (None, Some(input)) => input,
+            (Some(activation), Some(input)) => {
+                let rounding = RoundingSpec { activation, source: Source::Row };
+                self.rounded(node.operands[0], rounding, &input, None)
+            }
+            (activation, None) => {
+                let known = activation.and_then(|activation| {
+                    Some((*self.quantised.get(&(node.operands[0], activation))?, activation))
+                });
+                let (buffer, activation) =
+                    known.ok_or_else(|| self.wrong("a rounded value that was not made"))?;
+                records(buffer, activation)
+            }
+        };
+        self.kernels.push(Kernel::Matmul { spec, input, weight, bias, residual, output });
+        Ok(())
+    }
+
+    /// The rounded rows of a value, made once for all products that take them.
+    fn rounded(
+        &mut self,
+        value: Value,
+        spec: RoundingSpec,
+        input: &View,
+        second: Option<&View>,
+    ) -> View {
+        let activation = spec.activation;
+        if let Some(buffer) = self.quantised.get(&(value, activation)) {
+            return records(*buffer, activation);
+        }
+        self.buffers.push(activation.row_bytes());
+        let buffer = self.buffers.len() - 1;
+        self.quantised.insert((value, activation), buffer);
+        self.kernels.push(Kernel::Rounding {
+            spec,
+            input: input.clone(),
+            second: second.cloned(),
+            output: Root::Buffer(buffer),
+        });
+        records(buffer, activation)
+    }
+
+    /// A gated product of two runs, rounded where only integer products read it.
+    pub(super) fn gate_for_products(
+        &mut self,
+        node: &NodeData,
+        activation: UnaryOp,
+    ) -> Result<bool, CodegenError> {
+        let [gate, up] = node.operands.as_slice() else { return Ok(false) };
+        let (gate, up) = (self.view(*gate)?, self.view(*up)?);
+        let is_run = |view: &View| view.is_dense() && view.row_stride > 0;
+        if !is_run(&gate) || !is_run(&up) || gate.dims != up.dims {
+            return Ok(false);
+        }
+        let source = Source::Gated { activation, up_stride: up.row_stride };
+        Ok(self.round_for_products(node.results[0], source, &gate, &up))
+    }
+
+    /// Rounds a value where it is computed, if all its readers are products that want it so.
+    pub(super) fn round_for_products(
+        &mut self,
+        value: Value,
+        source: Source,
+        input: &View,
+        second: &View,
+    ) -> bool {
+        let body = self.cx.body;
+        let mut activations: Vec<Activation> = Vec::new();
+        for node in &self.cx.nodes {
+            let node = &body.nodes[*node];
+            if !node.operands.contains(&value) {
+                continue;
+            }
+            let (Op::Linear(_), [_, weight, rest @ ..]) = (&node.op, node.operands.as_slice())
+            else {
+                return false;
+            };
+            let product = weights::product(body.ty(*weight), self.cx.compute)
+                .filter(|(layout, _)| layout.reduction == input.width());
+            let Some((layout, compute)) = product else { return false };
+            if *weight == value || rest.contains(&value) {
+                return false;
+            }
+            let spec =
+                MatmulSpec { input_stride: input.row_stride, ..MatmulSpec::new(layout, compute) };
+            match spec.activation() {
+                Some(activation @ Activation::Int8 { .. }) => activations.push(activation),
+                _ => return false,
+            }
+        }
+        if activations.is_empty() || self.cx.output == value {
+            return false;
+        }
+        for activation in activations {
+            self.rounded(value, RoundingSpec { activation, source }, input, Some(second));
+        }
+        self.fused.insert(value, input.row_stride);
+        true
+    }
+}
+
+/// Rounded rows in a buffer.
+fn records(buffer: usize, activation: Activation) -> View {
+    View {
+        root: Root::Buffer(buffer),
+        offset: 0,
+        row_stride: activation.row_bytes() / 4,
+        dims: Vec::new(),
+        strides: Vec::new(),
+    }
+}
