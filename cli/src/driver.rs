@@ -107,6 +107,7 @@ pub fn lower(
             context,
             calibration,
             kv,
+            kv_dtype: options.kv_dtype.dtype(),
             max_rows: options.step_rows,
             weights,
             model_limit: lowered.facts.context_limit,
@@ -363,12 +364,18 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
                 Some(ComputeOption::Int8) => "int8".to_owned(),
             },
             kv: lowered.kv.to_string(),
+            kv_dtype: kv_dtype(&lowered.graph),
             source,
         },
         weights: weight_facts(&lowered.graph),
         passes: pass_facts(&lowered.report),
         work: None,
     }
+}
+
+/// Number format of the caches, which all layers share.
+fn kv_dtype(graph: &Graph) -> String {
+    graph.caches.values().next().map(|cache| cache.dtype.to_string()).unwrap_or_default()
 }
 
 /// The cache policy out of both of its options.

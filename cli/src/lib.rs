@@ -30,7 +30,8 @@ pub use failure::Failure;
 pub use inspect::Inspect;
 pub use make_model::{MakeModel, write_model};
 pub use options::{
-    ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, ModelOptions, ReportOptions,
+    ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, KvTypeOption, ModelOptions,
+    ReportOptions,
 };
 pub use perplexity::{Perplexity, perplexity};
 pub use progress::{Progress, Work};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use weir_ir::DType;
 use weir_runtime::command::whole;
 
 /// Slots unless the user says otherwise.
@@ -57,6 +58,10 @@ pub struct ModelOptions {
     /// Rows of a slot; short for rows= in --kv
     #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
+
+    /// Number format of the attention state that a slot keeps; rounded once, when it is written
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "f32")]
+    pub kv_dtype: KvTypeOption,
 
     /// Number formats of the weights [default: as in the file]
     #[arg(
@@ -131,6 +136,7 @@ impl ModelOptions {
             ("--context", self.context.is_some()),
             ("--kv", self.kv != DEFAULT_KV),
             ("--kv-rows", self.kv_rows.is_some()),
+            ("--kv-dtype", self.kv_dtype != KvTypeOption::F32),
             ("--weights", self.weights.is_some()),
             ("--calibrate", self.calibrate.is_some()),
             ("--compute", self.compute.is_some()),
@@ -150,6 +156,28 @@ pub enum ComputeOption {
     Bf16,
     /// Activations quantised per block; for int4 and int8 weights
     Int8,
+}
+
+/// Number formats of attention state.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvTypeOption {
+    /// Single precision
+    F32,
+    /// IEEE half precision; values beyond 65504 become 65504
+    F16,
+    /// The upper half of single precision
+    Bf16,
+}
+
+impl KvTypeOption {
+    /// The type of the graph's caches.
+    pub fn dtype(self) -> DType {
+        match self {
+            KvTypeOption::F32 => DType::F32,
+            KvTypeOption::F16 => DType::F16,
+            KvTypeOption::Bf16 => DType::BF16,
+        }
+    }
 }
 
 /// How much the driver tells about its work.

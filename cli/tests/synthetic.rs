@@ -35,6 +35,7 @@ fn options(model: &Path) -> ModelOptions {
         context: None,
         kv: "full".to_owned(),
         kv_rows: None,
+        kv_dtype: weir::KvTypeOption::F32,
         weights: None,
         calibrate: None,
         calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,

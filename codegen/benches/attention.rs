@@ -1,6 +1,6 @@
 //! Attention of prompts and of single rows, against this machine's measured peaks.
 //!
-//! `cargo bench -p weir-codegen --bench attention [-- threads]` prints per level: for prompts the
+//! `cargo bench -p weir-codegen --bench attention [-- threads] [prompt] [long] [short]` prints per level: for prompts the
 //! operations per second of scores and values (4 · width per query head and key read) with their
 //! share of the measured peak of fused multiply-adds, for single rows the bytes of keys and values
 //! per second with their share of the measured read rate. Peak and rate are measured again beside
@@ -13,16 +13,29 @@ use iced_x86::code_asm::*;
 use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans, StepContext};
 use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
-use weir_codegen::kernels::attention::{AttendSpec, CacheShape, ScoreSpec, emit_attend};
+use weir_codegen::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
 
 use crate::limits::{YMM, ZMM, median, peak_loop, read_loop};
 
 const RUNS: usize = 9;
-const HEADS: usize = 32;
-const KV_HEADS: usize = 8;
 const WIDTH: usize = 64;
-const ROWS: usize = 4096;
-const SLOTS: usize = 8;
+
+/// What is measured: heads, and the cache that they read.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: usize,
+    kv_heads: usize,
+    rows: usize,
+    slots: usize,
+    number: CacheType,
+}
+
+/// Long rows, eight heads of which share four queries each.
+const LONG: Shape = Shape { heads: 32, kv_heads: 8, rows: 4096, slots: 8, number: CacheType::F32 };
+/// Short rows in planes of a longer context, a query for every head. Slots stand for layers as well:
+/// a step comes back to a layer's rows only when it has read those of all others.
+const SHORT: Shape =
+    Shape { heads: 12, kv_heads: 12, rows: 1024, slots: 64, number: CacheType::F32 };
 
 const XMM: [AsmRegisterXmm; 12] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11];
@@ -120,21 +133,23 @@ struct Attention {
     code: ExecutableCode,
     symbol: String,
     spec: AttendSpec,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    shape: Shape,
+    keys: Vec<u8>,
+    values: Vec<u8>,
     query: Vec<f32>,
     output: Vec<f32>,
     threads: usize,
 }
 
 impl Attention {
-    fn new(level: IsaLevel, threads: usize) -> Attention {
+    fn new(level: IsaLevel, threads: usize, shape: Shape) -> Attention {
+        let Shape { heads, kv_heads, rows, slots, number } = shape;
         let spec = AttendSpec {
-            cache: CacheShape { kv_heads: KV_HEADS, key_width: WIDTH, value_width: WIDTH },
-            score: ScoreSpec { heads: HEADS, scale: 0.125, softcap: 0.0 },
+            cache: CacheShape { kv_heads, key_width: WIDTH, value_width: WIDTH, number },
+            score: ScoreSpec { heads, scale: 0.125, softcap: 0.0 },
             sinks: false,
-            query: (HEADS * WIDTH, WIDTH),
-            output_row: HEADS * WIDTH,
+            query: (heads * WIDTH, WIDTH),
+            output_row: heads * WIDTH,
             // No thread waits for another here: heads are enough for all.
             shared_chunks: 0,
         };
@@ -145,28 +160,40 @@ impl Attention {
                 .map(|i| (i.wrapping_mul(2_654_435_761) % 2048) as f32 / 1024.0 - 1.0)
                 .collect()
         };
-        let plane = SLOTS * KV_HEADS * ROWS * WIDTH;
+        // As halves these are ordinary numbers too.
+        let cached = |count: usize| -> Vec<u8> {
+            let numbers = numbers(count * number.bytes() / 4);
+            let halves = |x: f32| [half::f16::from_f32(x).to_bits(); 2];
+            match number {
+                CacheType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                _ => numbers.iter().flat_map(|x| halves(*x)).flat_map(u16::to_le_bytes).collect(),
+            }
+        };
+        let plane = slots * kv_heads * rows * WIDTH;
         Attention {
             code: ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory"),
             symbol: spec.symbol(level),
             spec,
-            keys: numbers(plane),
-            values: numbers(plane),
-            query: numbers(ROWS * HEADS * WIDTH),
-            output: vec![0.0; ROWS * HEADS * WIDTH],
+            shape,
+            keys: cached(plane),
+            values: cached(plane),
+            query: numbers(rows * heads * WIDTH),
+            output: vec![0.0; rows * heads * WIDTH],
             threads,
         }
     }
 
     /// Seconds of some steps, one after the other.
     fn steps(&mut self, steps: &[Vec<RowSpans>]) -> f64 {
-        let head_stride = (ROWS * WIDTH * 4) as u64;
+        let Shape { kv_heads, rows, number, .. } = self.shape;
+        let head_stride = (rows * WIDTH * number.bytes()) as u64;
+        let slot_stride = head_stride * kv_heads as u64;
         let layer = |spans: &Vec<RowSpans>| LayerCall {
-            keys: self.keys.as_mut_ptr().cast(),
-            values: self.values.as_mut_ptr().cast(),
-            key_slot_stride: head_stride * KV_HEADS as u64,
+            keys: self.keys.as_mut_ptr(),
+            values: self.values.as_mut_ptr(),
+            key_slot_stride: slot_stride,
             key_head_stride: head_stride,
-            value_slot_stride: head_stride * KV_HEADS as u64,
+            value_slot_stride: slot_stride,
             value_head_stride: head_stride,
             spans: spans.as_ptr(),
             observed_queries: std::ptr::null_mut(),
@@ -215,6 +242,60 @@ fn causal(slot: usize, position: usize) -> RowSpans {
     span
 }
 
+/// Share of the peak in computing a prompt.
+fn measure_prompt(level: IsaLevel, machine: &Machine, attention: &mut Attention, rows: usize) {
+    let spans: Vec<RowSpans> = (0..rows).map(|position| causal(0, position)).collect();
+    let operations = (rows * (rows + 1) / 2 * attention.shape.heads * WIDTH * 4) as f64;
+    let (runs, turns) = if rows > 512 { (RUNS / 2, 1) } else { (RUNS, 8) };
+    let (rates, shares): (Vec<f64>, Vec<f64>) = (0..runs)
+        .map(|_| {
+            let before = machine.peak();
+            let time = attention.steps(&vec![spans.clone(); turns]);
+            let rate = operations * turns as f64 / time;
+            (rate, 2.0 * rate / (before + machine.peak()))
+        })
+        .unzip();
+    println!(
+        "  {:<9} prompt {rows:>4}: {:7.1} GFLOP/s ({:3.0} %)",
+        level.name(),
+        median(rates) / 1e9,
+        100.0 * median(shares),
+    );
+}
+
+/// Share of the read rate in steps of `batch` single rows of sequences that have `rows`.
+fn measure_rows(
+    level: IsaLevel,
+    machine: &Machine,
+    attention: &mut Attention,
+    (batch, rows): (usize, usize),
+) {
+    let Shape { kv_heads, slots, number, .. } = attention.shape;
+    let turns = 4;
+    let bytes = (turns * slots * rows * kv_heads * WIDTH * 2 * number.bytes()) as f64;
+    let steps: Vec<Vec<RowSpans>> = (0..turns * slots / batch)
+        .map(|turn| {
+            let first = turn * batch % slots;
+            (first..first + batch).map(|slot| causal(slot, rows - 1)).collect()
+        })
+        .collect();
+    let (rates, shares): (Vec<f64>, Vec<f64>) = (0..RUNS)
+        .map(|_| {
+            let before = machine.read();
+            let time = attention.steps(&steps);
+            let rate = bytes / time;
+            (rate, 2.0 * rate / (before + machine.read()))
+        })
+        .unzip();
+    println!(
+        "  {:<9} {batch:>2} rows of {kv_heads:>2} {} key/value heads at {rows:>4}: {:6.1} GB/s ({:3.0} %)",
+        level.name(),
+        number.name(),
+        median(rates) / 1e9,
+        100.0 * median(shares),
+    );
+}
+
 fn main() {
     // `cargo bench` and `cargo test` add options of their own.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -222,52 +303,32 @@ fn main() {
         return;
     }
     let threads = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1);
-    println!("threads {threads}, heads {HEADS}, key/value heads {KV_HEADS}, width {WIDTH}");
+    let parts = ["prompt", "long", "short"];
+    let wanted: Vec<&String> =
+        arguments.iter().filter(|argument| parts.contains(&argument.as_str())).collect();
+    let wants = |part: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == part);
+    println!("threads {threads}, width {WIDTH}");
     for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
         let machine = Machine::new(level, threads);
-        let mut attention = Attention::new(level, threads);
-        for rows in [512, ROWS] {
-            let spans: Vec<RowSpans> = (0..rows).map(|position| causal(0, position)).collect();
-            let operations = (rows * (rows + 1) / 2 * HEADS * WIDTH * 4) as f64;
-            let (runs, turns) = if rows > 512 { (RUNS / 2, 1) } else { (RUNS, 8) };
-            let (rates, shares): (Vec<f64>, Vec<f64>) = (0..runs)
-                .map(|_| {
-                    let before = machine.peak();
-                    let time = attention.steps(&vec![spans.clone(); turns]);
-                    let rate = operations * turns as f64 / time;
-                    (rate, 2.0 * rate / (before + machine.peak()))
-                })
-                .unzip();
-            println!(
-                "  {:<9} prompt {rows:>4}: {:7.1} GFLOP/s ({:3.0} %)",
-                level.name(),
-                median(rates) / 1e9,
-                100.0 * median(shares),
-            );
+        if wants("prompt") {
+            let mut long = Attention::new(level, threads, LONG);
+            for rows in [512, LONG.rows] {
+                measure_prompt(level, &machine, &mut long, rows);
+            }
         }
-        for batch in [1, SLOTS] {
-            let turns = 4;
-            let bytes = (turns * SLOTS * ROWS * KV_HEADS * WIDTH * 8) as f64;
-            let steps: Vec<Vec<RowSpans>> = (0..turns * SLOTS / batch)
-                .map(|turn| {
-                    let first = turn * batch % SLOTS;
-                    (first..first + batch).map(|slot| causal(slot, ROWS - 1)).collect()
-                })
-                .collect();
-            let (rates, shares): (Vec<f64>, Vec<f64>) = (0..RUNS)
-                .map(|_| {
-                    let before = machine.read();
-                    let time = attention.steps(&steps);
-                    let rate = bytes / time;
-                    (rate, 2.0 * rate / (before + machine.read()))
-                })
-                .unzip();
-            println!(
-                "  {:<9} {batch} rows at {ROWS}: {:7.1} GB/s ({:3.0} %)",
-                level.name(),
-                median(rates) / 1e9,
-                100.0 * median(shares),
-            );
+        for number in [CacheType::F32, CacheType::F16] {
+            if wants("long") {
+                let mut long = Attention::new(level, threads, Shape { number, ..LONG });
+                for batch in [1, LONG.slots] {
+                    measure_rows(level, &machine, &mut long, (batch, LONG.rows));
+                }
+            }
+            if wants("short") {
+                let mut short = Attention::new(level, threads, Shape { number, ..SHORT });
+                for case in [(1, 130), (1, 512), (1, 600), (8, 130), (8, 512), (16, 300)] {
+                    measure_rows(level, &machine, &mut short, case);
+                }
+            }
         }
     }
 }

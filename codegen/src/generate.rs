@@ -162,7 +162,8 @@ pub fn generate<'a>(
             weights,
             weight_count: number(kind.plan.weights.len(), "number of weights")?,
         });
-        let row = u64::from(cache.kv_heads) * u64::from(cache.key_width + cache.value_width) * 4;
+        let widths = u64::from(cache.key_width) + u64::from(cache.value_width);
+        let row = u64::from(cache.kv_heads) * widths * kind.attend.cache.number.bytes() as u64;
         let positions = u64::from(cache.kv_heads) * u64::from(layout.selected) * 4;
         cache_slot_bytes.push(u64::from(layout.rows) * row + positions);
     }
@@ -465,8 +466,8 @@ fn kind_entry(attend: &AttendSpec) -> KindEntry {
         kv_heads: cache.kv_heads as u32,
         key_width: cache.key_width as u32,
         value_width: cache.value_width as u32,
-        key_row_bytes: cache.key_width as u32 * 4,
-        value_row_bytes: cache.value_width as u32 * 4,
+        key_row_bytes: cache.key_bytes() as u32,
+        value_row_bytes: cache.value_bytes() as u32,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::dim::Dim;
 use crate::entity::{CacheId, Const, Kind, Node, Table, Value};
 use crate::ops::{Known, Op, Operand, TypeError};
 use crate::stage::Stage;
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 /// A model's computation at one stage.
 #[derive(Clone, Debug)]
@@ -172,6 +172,8 @@ pub struct CacheDecl {
     pub key_width: u32,
     /// Values of a value row of one head.
     pub value_width: u32,
+    /// Number format of keys and values: F32, F16 or BF16. Rows are rounded when they are written.
+    pub dtype: DType,
     /// Sliding window of the attention that reads it, 0 for none.
     pub window: u32,
     /// Policy and rows, from stage `Sparse` on.

@@ -115,6 +115,9 @@ impl<'g> Verifier<'g> {
             if cache.kv_heads == 0 || cache.key_width == 0 || cache.value_width == 0 {
                 self.error(id, "has no heads or no width");
             }
+            if !matches!(cache.dtype, DType::F32 | DType::F16 | DType::BF16) {
+                self.error(id, format!("is of {}", cache.dtype));
+            }
             match &cache.layout {
                 None if self.stage >= Stage::Sparse => self.error(id, "has no layout"),
                 Some(_) if self.stage < Stage::Sparse => self.error(id, "has a layout too early"),
@@ -300,10 +303,16 @@ impl<'g> Verifier<'g> {
             let Some(slot) = first_of_kind.get_mut(layer.kind.index()) else { continue };
             let first = *slot.get_or_insert(cache);
             let widths = |id: CacheId| {
-                graph.caches.get(id).map(|c| [c.kv_heads, c.key_width, c.value_width, c.window])
+                graph
+                    .caches
+                    .get(id)
+                    .map(|c| (c.dtype, [c.kv_heads, c.key_width, c.value_width, c.window]))
             };
             if widths(first) != widths(cache) {
-                self.error(node, format!("{cache} has other widths than {first} of its kind"));
+                self.error(
+                    node,
+                    format!("{cache} has other widths or another type than {first} of its kind"),
+                );
             }
         }
         for (cache, _) in graph.caches.iter() {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use weir_ir::verify::verify;
-use weir_ir::{Graph, Stage};
+use weir_ir::{DType, Graph, Stage};
 
 use crate::error::PassError;
 use crate::kv::policy::KvOptions;
@@ -21,6 +21,8 @@ pub struct Options {
     pub context: u32,
     /// Cache policy.
     pub kv: KvOptions,
+    /// Number format of the cache: F32, F16 or BF16.
+    pub kv_dtype: DType,
     /// Rows of a step at most; the ring of a sliding window holds them beside the window.
     pub max_rows: u32,
     /// Number formats of the weights.

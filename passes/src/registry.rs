@@ -114,8 +114,7 @@ pub const PASSES: &[Pass] = &[
         name: "sparsify-kv",
         file: "kv/sparsify_kv.rs",
         run: |graph, options| {
-            let rings =
-                kv::sparsify_kv::run(graph, &options.kv, options.context, options.max_rows)?;
+            let rings = kv::sparsify_kv::run(graph, options)?;
             Ok(Change { count: graph.caches.len(), notes: ring_notes(rings) })
         },
     },

@@ -160,6 +160,8 @@ pub struct BuildFacts {
     pub compute: String,
     /// Cache policy with its options, as on the command line.
     pub kv: String,
+    /// Number format of the cache.
+    pub kv_dtype: String,
     /// What the model was read from.
     pub source: String,
 }

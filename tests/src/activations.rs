@@ -1,5 +1,5 @@
-//! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error; both
-//! are those of `docs/numerics.md`, which derives them.
+//! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error and of
+//! that of caches of 16 bits; all are those of `docs/numerics.md`, which derives them.
 
 use anyhow::{Result, bail};
 use weir_ir::{ConstData, Constant, DType, Element, Graph, Op, TensorType};
@@ -80,14 +80,17 @@ impl Bound {
         for (_, constant) in graph.constants.iter() {
             weight_error = weight_error.max(rounding_error(constant));
         }
-        if input_error == 0.0 && weight_error == 0.0 {
+        let cache_error = graph.caches.values().map(|cache| stored_error(cache.dtype));
+        let cache_error = cache_error.fold(0.0, f64::max);
+        if input_error == 0.0 && weight_error == 0.0 && cache_error == 0.0 {
             return Ok(None);
         }
         // Rounded weights add an error to every product, as rounded activations do; a rounded table
         // of embeddings is one at the beginning of the stream.
-        let start = if weight_error > 0.0 { 1.0 } else { 0.0 };
-        let error = input_error.hypot(weight_error);
-        let relative = MARGIN * error * accumulated(graph.caches.len(), start).sqrt();
+        let product = input_error.hypot(weight_error).powi(2);
+        let start = if weight_error > 0.0 { product } else { 0.0 };
+        let error = accumulated(graph.caches.len(), start, product, cache_error.powi(2));
+        let relative = MARGIN * error.sqrt();
         Ok(Some(Bound { relative, norms: head_norms(graph)? }))
     }
 
@@ -168,16 +171,28 @@ pub fn rounding_error(constant: &Constant) -> f64 {
     }
 }
 
-/// Squared relative error of the logits in parts of that of one product's input: block i of the
-/// residual stream is 1 / (i + 1) of what it is added to, and adds the error that it inherits, with
-/// its gain, and that of the input of its second product; the head adds one more.
-fn accumulated(layers: usize, start: f64) -> f64 {
-    let mut error = start;
-    for (index, gain) in GAINS.iter().cycle().take(2 * layers).enumerate() {
-        let share = 1.0 / (index + 2) as f64;
-        error = (1.0 - share) * error + share * (gain * (error + 1.0) + 1.0);
+/// Root mean square of what rounding to a cache's number format changes, in parts of the value.
+fn stored_error(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 1.0 / 2048.0 / 3f64.sqrt(),
+        DType::BF16 => 1.0 / 512.0 / 3f64.sqrt(),
+        _ => 0.0,
     }
-    error + 1.0
+}
+
+/// Squared relative error of the logits, from those of one product's input and of one stored key or
+/// value: block i of the residual stream is 1 / (i + 1) of what it is added to, and adds the error
+/// that it inherits, with its gain, that of the input of its second product, and in attention those
+/// of keys and values; the head adds one more.
+fn accumulated(layers: usize, start: f64, product: f64, stored: f64) -> f64 {
+    let mut error = start;
+    let blocks = GAINS.iter().zip([2.0 * stored, 0.0]).cycle();
+    for (index, (gain, cache)) in blocks.take(2 * layers).enumerate() {
+        let share = 1.0 / (index + 2) as f64;
+        let block = gain * (error + product) + cache + product;
+        error = (1.0 - share) * error + share * block;
+    }
+    error + product
 }
 
 /// Norms of the rows of the head's weight in parts of their root mean square; none where the logits

@@ -20,6 +20,8 @@ pub struct Setup {
     pub context: u32,
     /// `--kv`.
     pub kv: String,
+    /// `--kv-dtype`.
+    pub kv_dtype: weir::KvTypeOption,
     /// `--compute`, or the format's own.
     pub compute: Option<weir::ComputeOption>,
     /// `--weights`, or as in the file.
@@ -34,7 +36,15 @@ impl Setup {
     /// Float32 arithmetic and every row kept: what the golden files are compared with.
     pub fn exact(context: u32) -> Setup {
         let compute = Some(weir::ComputeOption::F32);
-        Setup { context, kv: "full".to_owned(), compute, weights: None, calibrate: None, slots: 2 }
+        Setup {
+            context,
+            kv: "full".to_owned(),
+            kv_dtype: weir::KvTypeOption::F32,
+            compute,
+            weights: None,
+            calibrate: None,
+            slots: 2,
+        }
     }
 
     /// A model compiled into this process.
@@ -52,6 +62,7 @@ impl Setup {
             context: Some(self.context),
             kv: self.kv.clone(),
             kv_rows: None,
+            kv_dtype: self.kv_dtype,
             weights: self.weights.clone(),
             calibrate: self.calibrate.clone(),
             calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,

@@ -138,6 +138,7 @@ fn compile(folder: &Path) -> Result<Outcome> {
     let setup = Setup {
         context: 320,
         kv: "snapstream".to_owned(),
+        kv_dtype: weir::KvTypeOption::F32,
         compute: None,
         weights: None,
         calibrate: None,

@@ -36,6 +36,7 @@ fn setup() -> Setup {
     Setup {
         context: 256,
         kv: "snapstream".to_owned(),
+        kv_dtype: weir::KvTypeOption::F32,
         compute: None,
         weights: None,
         calibrate: None,

@@ -153,6 +153,7 @@ fn model_with(softcap: f32, layout: &CacheRows, tail: Tail) -> Graph {
             kv_heads: KV as u32,
             key_width: HEAD_WIDTH as u32,
             value_width: HEAD_WIDTH as u32,
+            dtype: DType::F32,
             window: 0,
             layout: Some(layout.clone()),
         });

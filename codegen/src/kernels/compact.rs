@@ -12,7 +12,6 @@ use std::mem::offset_of;
 use weir_abi::{Fault, PromptCall, StepContext};
 
 use super::attention::{CacheShape, plane_rows};
-use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, INT, InstBuilder, IntCC, POINTER, Value,
     segment_signature,
@@ -224,10 +223,11 @@ fn write_rows(
         let slot = b.int(0);
         for (values, width) in [(false, cache.key_width), (true, cache.value_width)] {
             let from = plane_rows(b, layer, values, slot, head);
-            let from = b.element(from, places[0], width as i64 * 4);
+            let row_bytes = (width * cache.number.bytes()) as i64;
+            let from = b.element(from, places[0], row_bytes);
             let to = destination(b, call, values, head);
-            let to = b.element(to, places[1], width as i64 * 4);
-            copy_floats(b, from, to, width);
+            let to = b.element(to, places[1], row_bytes);
+            cache.number.copy(b, from, to, width);
         }
     });
 }

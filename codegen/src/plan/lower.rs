@@ -13,7 +13,7 @@ use weir_ir::{Body, DType, Dim, Node, Op, TensorType, Value};
 
 use super::{Kernel, Root, SegmentPlan, View, place, verify};
 use crate::error::CodegenError;
-use crate::kernels::attention::{AttendSpec, CacheShape, ScoreSpec};
+use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::map::MapOp;
 use crate::kernels::matmul::{Activation, Compute};
 use crate::kernels::norm::NormKind;
@@ -377,7 +377,8 @@ impl Lowering<'_> {
             Op::CacheAppend(_) => {
                 let (key, value) = (self.view(operands[0])?, self.view(operands[1])?);
                 let ((key, ..), (value, ..)) = (self.runs(key), self.runs(value));
-                self.kernels.push(Kernel::Append { key, value });
+                let cache = self.cache_shape()?;
+                self.kernels.push(Kernel::Append { cache, key, value });
             }
             Op::CacheAttend(op) => {
                 let query = self.view(operands[0])?;
@@ -386,11 +387,7 @@ impl Lowering<'_> {
                 let cache_rows = cache.layout.as_ref().map_or(0, |layout| layout.rows());
                 let sinks = op.sinks.then(|| self.view(operands[1])).transpose()?;
                 let output = self.output(node.results[0], None)?;
-                let cache = CacheShape {
-                    kv_heads: cache.kv_heads as usize,
-                    key_width: cache.key_width as usize,
-                    value_width: cache.value_width as usize,
-                };
+                let cache = self.cache_shape()?;
                 let heads = if query.dims.len() == 2 { query.dims[0] } else { heads };
                 if cache.kv_heads == 0 || heads % cache.kv_heads != 0 || width != cache.key_width {
                     return Err(self.wrong("query heads do not fit the cache"));
@@ -412,6 +409,19 @@ impl Lowering<'_> {
             other => return Err(self.unsupported(format!("op {other} in a compiled segment"))),
         }
         Ok(())
+    }
+
+    /// The layer's cache as kernels see it.
+    fn cache_shape(&self) -> Result<CacheShape, CodegenError> {
+        let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
+        let number = CacheType::of(cache.dtype)
+            .ok_or_else(|| self.unsupported(format!("a cache of {}", cache.dtype)))?;
+        Ok(CacheShape {
+            kv_heads: cache.kv_heads as usize,
+            key_width: cache.key_width as usize,
+            value_width: cache.value_width as usize,
+            number,
+        })
     }
 
     fn norm(

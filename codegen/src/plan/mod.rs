@@ -16,7 +16,7 @@ mod tests;
 pub use lower::{SegmentSource, lower_segment};
 pub use verify::verify;
 
-use crate::kernels::attention::AttendSpec;
+use crate::kernels::attention::{AttendSpec, CacheShape};
 use crate::kernels::map::MapOp;
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::norm::NormKind;
@@ -177,7 +177,7 @@ pub enum Kernel {
         output: View,
     },
     /// Writes keys and values of the rows into the cache.
-    Append { key: View, value: View },
+    Append { cache: CacheShape, key: View, value: View },
     /// Attention over the rows' ranges of the cache.
     Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View, shared: Root },
 }
@@ -208,7 +208,7 @@ impl Kernel {
                 views.extend(bias);
                 views.extend(residual);
             }
-            Kernel::Append { key, value } => views.extend([key, value]),
+            Kernel::Append { key, value, .. } => views.extend([key, value]),
             Kernel::Attend { query, sinks, shared, .. } => {
                 roots.extend([Root::Cache, *shared]);
                 views.push(query);

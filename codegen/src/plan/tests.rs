@@ -1,6 +1,7 @@
 //! Views, and the verifier's eye for damaged plans.
 
 use super::*;
+use crate::kernels::attention::{CacheShape, CacheType};
 
 fn chain() -> SegmentPlan {
     let view = |buffer| View::dense(Root::Buffer(buffer), 16, vec![16]);
@@ -8,8 +9,7 @@ fn chain() -> SegmentPlan {
         |from, to| Kernel::Map { op: MapOp::Copy, inputs: vec![view(from)], output: view(to) };
     let hidden = View::dense(Root::Hidden, 16, vec![16]);
     let score = crate::kernels::attention::ScoreSpec { heads: 1, scale: 1.0, softcap: 0.0 };
-    let cache =
-        crate::kernels::attention::CacheShape { kv_heads: 1, key_width: 16, value_width: 16 };
+    let cache = CacheShape { kv_heads: 1, key_width: 16, value_width: 16, number: CacheType::F16 };
     let spec = AttendSpec {
         cache,
         score,

@@ -70,7 +70,7 @@ fn views(kernel: &Kernel) -> Vec<&View> {
             [input].into_iter().chain(second).collect()
         }
         Kernel::Matmul { residual, output, .. } => residual.iter().chain([output]).collect(),
-        Kernel::Append { key, value } => vec![key, value],
+        Kernel::Append { key, value, .. } => vec![key, value],
         Kernel::Attend { query, output, .. } => vec![query, output],
     }
 }

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use weir_abi::{IsaLevel, StepContext};
 
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
-use crate::kernels::attention::{CacheShape, emit_append, emit_attend};
+use crate::kernels::attention::{emit_append, emit_attend};
 use crate::kernels::map::{MapSpec, emit_map};
 use crate::kernels::matmul::emit_matmul;
 use crate::kernels::norm::{NormSpec, emit_norm};
@@ -130,11 +130,8 @@ fn emit_kernel(
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
         Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
         Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
-        Kernel::Append { key, value } => {
-            let (kv_heads, _, key_width) = key.groups().unwrap_or((1, 0, key.width()));
-            let (_, _, value_width) = value.groups().unwrap_or((1, 0, value.width()));
-            let cache = CacheShape { kv_heads, key_width, value_width };
-            emit_append(assembly, &cache, run_strides(key), run_strides(value))
+        Kernel::Append { cache, key, value } => {
+            emit_append(assembly, cache, run_strides(key), run_strides(value))
         }
         Kernel::Attend { spec, .. } => emit_attend(assembly, spec, level),
     }
@@ -228,7 +225,7 @@ impl Frame<'_> {
                 self.optional(b, residual.as_ref()),
                 self.rows,
             ],
-            Kernel::Append { key, value } => {
+            Kernel::Append { key, value, .. } => {
                 vec![self.context, self.view(b, key), self.view(b, value)]
             }
             Kernel::Attend { query, sinks, output, shared, .. } => vec![

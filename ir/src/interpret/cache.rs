@@ -1,8 +1,10 @@
 //! The state of one cache for one sequence: dense while the prompt runs, then the rows that its
 //! layout keeps (sections 3 and 4 of the method's document, without rows in flight).
 //!
-//! Keys and values are f32 `[row][kv head][width]`. A row that was never written is never read; it
-//! holds NaN, so that a wrong range shows.
+//! Keys and values are f32 `[row][kv head][width]`, rounded to the cache's number format when they
+//! are written. A row that was never written is never read; it holds NaN, so that a wrong range shows.
+
+use half::{bf16, f16};
 
 use super::attend::{Score, weigh};
 use super::select::{Observed, pooled, scores, selected};
@@ -114,8 +116,9 @@ impl CacheState {
         for index in 0..count {
             let row = self.kept.as_ref().map_or(self.rows, |kept| kept.row(self.rows));
             checked_count(&[row + 1, key_row.max(value_row)])?;
-            write(&mut self.keys, row, &key[index * key_row..][..key_row]);
-            write(&mut self.values, row, &value[index * value_row..][..value_row]);
+            let dtype = self.decl.dtype;
+            write(&mut self.keys, row, &key[index * key_row..][..key_row], dtype);
+            write(&mut self.values, row, &value[index * value_row..][..value_row], dtype);
             self.rows += 1;
         }
         Ok(())
@@ -338,7 +341,23 @@ fn reserve(plane: &mut Vec<f32>, length: usize) {
     }
 }
 
-fn write(plane: &mut Vec<f32>, row: usize, values: &[f32]) {
+fn write(plane: &mut Vec<f32>, row: usize, values: &[f32], dtype: DType) {
     reserve(plane, (row + 1) * values.len());
-    plane[row * values.len()..][..values.len()].copy_from_slice(values);
+    let place = &mut plane[row * values.len()..][..values.len()];
+    for (to, from) in place.iter_mut().zip(values) {
+        *to = stored(*from, dtype);
+    }
+}
+
+/// What a cache of a number format keeps of a value: the nearest number, halves to even; of a finite
+/// value beyond the format's range the largest number. What is infinite or no number stays so.
+pub fn stored(value: f32, dtype: DType) -> f32 {
+    let held = |value: f32, largest: f32| {
+        if value.is_finite() { value.clamp(-largest, largest) } else { value }
+    };
+    match dtype {
+        DType::F16 => f16::from_f32(held(value, f16::MAX.to_f32())).to_f32(),
+        DType::BF16 => bf16::from_f32(held(value, bf16::MAX.to_f32())).to_f32(),
+        _ => value,
+    }
 }

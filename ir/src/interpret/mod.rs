@@ -26,7 +26,7 @@ use crate::ops::{Known, Op, Operand};
 use crate::types::TensorType;
 
 pub use attend::Score;
-pub use cache::CacheState;
+pub use cache::{CacheState, stored};
 pub use session::Session;
 pub use tensor::{Data, MAX_ELEMENTS, Tensor, checked_count};
 

@@ -56,6 +56,7 @@ fn cache(layout: CacheRows) -> CacheState {
         kv_heads: 1,
         key_width: 1,
         value_width: 1,
+        dtype: DType::F32,
         window: 0,
         layout: Some(layout),
     })

@@ -433,6 +433,7 @@ impl<'t> Line<'t> {
             kv_heads: self.field("kv_heads")?,
             key_width: self.field("key_width")?,
             value_width: self.field("value_width")?,
+            dtype: self.number_format()?,
             window: self.field("window")?,
             layout: None,
         };
@@ -451,6 +452,12 @@ impl<'t> Line<'t> {
             });
         }
         Ok(cache)
+    }
+
+    /// `type=f16`
+    fn number_format(&mut self) -> Result<DType, ParseError> {
+        let name: String = self.field("type")?;
+        DType::parse(&name).ok_or_else(|| self.error(format!("no type is called {name:?}")))
     }
 }
 

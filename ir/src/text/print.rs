@@ -70,8 +70,8 @@ fn write_data(text: &mut String, constant: &Constant) -> fmt::Result {
 fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
     write!(
         text,
-        "cache {id} layer={} kv_heads={} key_width={} value_width={} window={}",
-        cache.layer, cache.kv_heads, cache.key_width, cache.value_width, cache.window
+        "cache {id} layer={} kv_heads={} key_width={} value_width={} type={} window={}",
+        cache.layer, cache.kv_heads, cache.key_width, cache.value_width, cache.dtype, cache.window
     )?;
     if let Some(rows) = &cache.layout {
         write!(

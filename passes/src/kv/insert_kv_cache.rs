@@ -21,8 +21,8 @@ use weir_ir::infer::Tables;
 use weir_ir::ops::{CacheAppend, CacheAttend, CausalAttention, Layer, TypeError};
 use weir_ir::patch::Rebuild;
 use weir_ir::{
-    Body, CacheDecl, CacheId, Graph, InputRole, NodeData, Op, OutputRole, Stage, Table, Value,
-    entity::Entity,
+    Body, CacheDecl, CacheId, DType, Graph, InputRole, NodeData, Op, OutputRole, Stage, Table,
+    Value, entity::Entity,
 };
 
 /// What the attention of a kind says about its cache, and which parameters and results go.
@@ -79,7 +79,10 @@ fn state(body: &Body) -> Result<State, TypeError> {
         return Err(error("heads and widths of the past rows are not numbers"));
     };
     let window = attention.window;
-    let decl = CacheDecl { layer: 0, kv_heads, key_width, value_width, window, layout: None };
+    // Policy, rows and number format are chosen later.
+    let dtype = DType::F32;
+    let decl =
+        CacheDecl { layer: 0, kv_heads, key_width, value_width, dtype, window, layout: None };
     Ok(State { decl, past, present })
 }
 

@@ -1,7 +1,7 @@
-//! Gives every cache a policy and a number of rows.
+//! Gives every cache a policy, a number of rows and a number format.
 //!
-//! Before:  cache k0 { window=0 }
-//! After:   cache k0 { window=0, policy=snapstream, sinks=32, selected=736, recent=256, ... }
+//! Before:  cache k0 { type=f32, window=0 }
+//! After:   cache k0 { type=f16, window=0, policy=snapstream, sinks=32, selected=736, recent=256, ... }
 //!
 //! Needs: stage `Cached`.
 //! Gives: stage `Sparse`; C = S + K + R for every cache.
@@ -11,22 +11,19 @@
 
 use weir_ir::{Graph, Stage};
 
-use super::policy::{KvError, KvOptions, window_rows};
+use super::policy::{KvError, window_rows};
+use crate::driver::Options;
 
 /// Rewrites the graph; returns how many caches have a ring for their window.
-pub fn run(
-    graph: &mut Graph,
-    options: &KvOptions,
-    context: u32,
-    max_rows: u32,
-) -> Result<usize, KvError> {
-    let rows = options.rows(context)?;
+pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
+    let rows = options.kv.rows(options.context)?;
     let mut rings = 0;
     for (_, cache) in graph.caches.iter_mut() {
-        let windowed = cache.window > 0 && cache.window < context;
+        let windowed = cache.window > 0 && cache.window < options.context;
         rings += usize::from(windowed);
+        cache.dtype = options.kv_dtype;
         cache.layout = Some(if windowed {
-            window_rows(cache.window, max_rows, context)
+            window_rows(cache.window, options.max_rows, options.context)
         } else {
             // A window that the context never reaches is no window.
             cache.window = 0;

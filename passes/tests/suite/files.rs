@@ -8,10 +8,11 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_ir::Graph;
+use weir_ir::attribute::AttributeValue;
 use weir_ir::interpret::Session;
 use weir_ir::text::{parse, print};
 use weir_ir::verify::verify;
+use weir_ir::{DType, Graph};
 use weir_passes::Options;
 use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::PASSES;
@@ -28,6 +29,7 @@ fn directives(text: &str) -> (Options, f32) {
     let mut options = Options {
         context: 12,
         kv: KvOptions::parse("full").unwrap(),
+        kv_dtype: DType::F32,
         max_rows: 4,
         weights: WeightChoice::default(),
         calibration: None,
@@ -49,6 +51,7 @@ fn directives(text: &str) -> (Options, f32) {
                 let windows = windows.collect();
                 options.calibration = Some(Calibration { windows, watch: Watch::default() });
             }
+            ("kv_dtype", value) => options.kv_dtype = DType::parse(value).unwrap(),
             ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),
             (name, _) => panic!("unknown directive {name:?}"),
         }

@@ -35,7 +35,7 @@ impl Info {
         writeln!(out, "{}", text("name"))?;
         let build = &model.facts().build;
         writeln!(out, "  built by weir {} from {}", build.weir, build.source)?;
-        writeln!(out, "  compute {}, cache {}", build.compute, build.kv)?;
+        writeln!(out, "  compute {}, cache {} in {}", build.compute, build.kv, build.kv_dtype)?;
         writeln!(
             out,
             "  {} layers, vocabulary {}, context {}",

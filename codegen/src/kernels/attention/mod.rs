@@ -8,6 +8,7 @@
 //!
 //! | file | job |
 //! |---|---|
+//! | `cache` | number formats and places of cache rows, and their writes |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
@@ -16,9 +17,10 @@
 //! | `scratch` | their memory |
 //!
 //! AVX2 and AVX-512 share one order of sums and give the same bits; the portable version has its
-//! own. Scores with a cap, and groups whose scratch would not fit a thread's stack, are served by the
-//! portable version on all levels.
+//! own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
+//! stack (some ten thousand values wide).
 
+mod cache;
 mod portable;
 mod scratch;
 mod tile;
@@ -29,23 +31,14 @@ use std::mem::offset_of;
 
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
+pub(super) use self::cache::plane_rows;
+pub use self::cache::{CacheShape, CacheType, emit_append};
 use self::scratch::Scratch;
 use self::vector::Width;
 use super::rows::copy_floats;
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, POINTER, Value, signature,
+    Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
 };
-
-/// Shapes of a cache.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CacheShape {
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Values of a key row.
-    pub key_width: usize,
-    /// Values of a value row.
-    pub value_width: usize,
-}
 
 /// How scores are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +86,7 @@ pub struct AttendSpec {
 
 impl AttendSpec {
     /// Query heads of a key/value head.
-    fn group(&self) -> usize {
+    pub(super) fn group(&self) -> usize {
         self.score.heads / self.cache.kv_heads
     }
 
@@ -101,9 +94,6 @@ impl AttendSpec {
     /// version serves.
     fn wide(&self, level: IsaLevel) -> Option<(Width, Scratch)> {
         let width = Width::of(level)?;
-        if self.score.softcap != 0.0 {
-            return None;
-        }
         Some((width, Scratch::of(self, width)?))
     }
 
@@ -126,11 +116,9 @@ impl AttendSpec {
             Some((Width::Sixteen, _)) => "avx512",
         };
         format!(
-            "attend-{}of{}x{}.{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-{}",
+            "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-{}",
             self.score.heads,
-            self.cache.kv_heads,
-            self.cache.key_width,
-            self.cache.value_width,
+            self.cache.symbol(),
             self.score.scale.to_bits(),
             self.score.softcap.to_bits(),
             if self.sinks { "-sinks" } else { "" },
@@ -183,77 +171,6 @@ fn layer_field(b: &mut Body<'_>, layer: Value, offset: usize) -> Value {
     b.load(POINTER, layer, offset as i32)
 }
 
-/// Start of the rows of a slot and head in a plane of the layer.
-pub(super) fn plane_rows(
-    b: &mut Body<'_>,
-    layer: Value,
-    values: bool,
-    slot: Value,
-    head: Value,
-) -> Value {
-    let (plane, slot_stride, head_stride) = if values {
-        (
-            offset_of!(LayerCall, values),
-            offset_of!(LayerCall, value_slot_stride),
-            offset_of!(LayerCall, value_head_stride),
-        )
-    } else {
-        (
-            offset_of!(LayerCall, keys),
-            offset_of!(LayerCall, key_slot_stride),
-            offset_of!(LayerCall, key_head_stride),
-        )
-    };
-    let plane = layer_field(b, layer, plane);
-    let slot_stride = layer_field(b, layer, slot_stride);
-    let head_stride = layer_field(b, layer, head_stride);
-    let slot = b.mul(slot, slot_stride);
-    let head = b.mul(head, head_stride);
-    let at = b.add(plane, slot);
-    b.add(at, head)
-}
-
-/// Emits (context, key, value, first row, row behind the last): writes rows into the cache. Strides
-/// of key and value: from row to row, from head to head.
-pub fn emit_append(
-    assembly: &mut Assembly,
-    cache: &CacheShape,
-    key: (usize, usize),
-    value: (usize, usize),
-) -> Result<FuncId, EmitError> {
-    let symbol = format!(
-        "append-{}x{}.{}-k{}.{}-v{}.{}",
-        cache.kv_heads, cache.key_width, cache.value_width, key.0, key.1, value.0, value.1
-    );
-    if let Some(known) = assembly.find(&symbol) {
-        return Ok(known);
-    }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 5], &[]))?;
-    assembly.define(id, |b| {
-        let [context, keys, values, begin, end] = b.params();
-        let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
-        let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
-        b.for_range(begin, end, 1, |b, row| {
-            let span = b.element(spans, row, size_of::<RowSpans>() as i64);
-            let slot = b.load_count(span, offset_of!(RowSpans, write_slot) as i32);
-            let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
-            for (from, stride, width, is_value) in
-                [(keys, key, cache.key_width, false), (values, value, cache.value_width, true)]
-            {
-                let from = b.element(from, row, stride.0 as i64 * 4);
-                b.for_count(cache.kv_heads as i64, 1, |b, head| {
-                    let from = b.element(from, head, stride.1 as i64 * 4);
-                    let to = plane_rows(b, layer, is_value, slot, head);
-                    let to = b.element(to, place, width as i64 * 4);
-                    copy_floats(b, from, to, width);
-                });
-            }
-        });
-        b.ret(&[]);
-    })?;
-    Ok(id)
-}
-
 /// Products of `heads` queries (at `stride` floats from each other) with one key.
 pub(super) fn products(
     b: &mut Body<'_>,
@@ -261,13 +178,15 @@ pub(super) fn products(
     stride: usize,
     heads: usize,
     key: Value,
-    width: usize,
+    cache: &CacheShape,
 ) -> Vec<Value> {
+    let (width, number) = (cache.key_width, cache.number);
+    let size = number.bytes();
     let whole = width & !3;
     let zero = b.constant(LANES, 0.0);
     let lanes = b.fold_count(whole as i64, 4, &vec![zero; heads], |b, index, sums| {
-        let key = b.element(key, index, 4);
-        let key = b.load(LANES, key, 0);
+        let key = b.element(key, index, size as i64);
+        let key = number.load(b, Lanes::Four, key, 0);
         let query = b.element(queries, index, 4);
         sums.iter()
             .enumerate()
@@ -284,7 +203,7 @@ pub(super) fn products(
             let mut sum = b.sum_lanes(lanes);
             for rest in whole..width {
                 let query = b.load(FLOAT, queries, ((head * stride + rest) * 4) as i32);
-                let key = b.load(FLOAT, key, rest as i32 * 4);
+                let key = number.load(b, Lanes::One, key, (rest * size) as i32);
                 sum = b.fma(query, key, sum);
             }
             sum

@@ -41,7 +41,9 @@ pub(super) fn define(
     id: FuncId,
     spec: &AttendSpec,
 ) -> Result<(), EmitError> {
-    let CacheShape { kv_heads, key_width, value_width } = spec.cache;
+    let CacheShape { kv_heads, value_width, .. } = spec.cache;
+    let [key_bytes, value_bytes] =
+        [spec.cache.key_bytes(), spec.cache.value_bytes()].map(|bytes| bytes as i64);
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
@@ -72,16 +74,16 @@ pub(super) fn define(
             b.for_range(zero, ranges, 1, |b, range| {
                 let RangeOfRow { slot, first, rows } = range_of_row(b, span, range);
                 let keys = plane_rows(b, layer, false, slot, kv_head);
-                let keys = b.element(keys, first, key_width as i64 * 4);
+                let keys = b.element(keys, first, key_bytes);
                 let values = plane_rows(b, layer, true, slot, kv_head);
-                let values = b.element(values, first, value_width as i64 * 4);
+                let values = b.element(values, first, value_bytes);
                 let zero = b.int(0);
                 b.for_range(zero, rows, TILE as i64, |b, start| {
                     let left = b.sub(rows, start);
                     let tile = b.int(TILE as i64);
                     let count = b.min(left, tile);
-                    let keys = b.element(keys, start, key_width as i64 * 4);
-                    let values = b.element(values, start, value_width as i64 * 4);
+                    let keys = b.element(keys, start, key_bytes);
+                    let values = b.element(values, start, value_bytes);
                     score_tile(b, spec, &item, keys, count);
                     weigh_tile(b, spec, &item, count);
                     add_values(b, spec, &item, values, count);
@@ -127,8 +129,8 @@ fn score_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, keys: Value, cou
     let heads = item_heads(spec);
     let zero = b.int(0);
     b.for_range(zero, count, 1, |b, row| {
-        let key = b.element(keys, row, spec.cache.key_width as i64 * 4);
-        let sums = products(b, item.queries, spec.query.1, heads, key, spec.cache.key_width);
+        let key = b.element(keys, row, spec.cache.key_bytes() as i64);
+        let sums = products(b, item.queries, spec.query.1, heads, key, &spec.cache);
         let to = b.element(item.scores, row, 4);
         for (head, sum) in sums.into_iter().enumerate() {
             b.store(sum, to, head as i32 * TILE_BYTES as i32);
@@ -196,13 +198,13 @@ fn keep_first(b: &mut Body<'_>, lanes: Value, left: Value) -> Value {
 
 fn add_values(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, values: Value, count: Value) {
     let heads = item_heads(spec);
-    let width = spec.cache.value_width;
+    let (width, number) = (spec.cache.value_width, spec.cache.number);
     let sum_stride = width.next_multiple_of(4);
     let factors: Vec<Value> =
         (0..heads).map(|head| b.load(FLOAT, item.factors, head as i32 * 4)).collect();
     let column = |b: &mut Body<'_>, index: Value, lanes: Lanes, vectors: usize| {
         let place = b.element(item.sums, index, 4);
-        let values = b.element(values, index, 4);
+        let values = b.element(values, index, number.bytes() as i64);
         let offset = |head: usize, vector: usize| ((head * sum_stride + vector * 4) * 4) as i32;
         let mut sums = Vec::new();
         for (head, factor) in factors.iter().enumerate() {
@@ -214,10 +216,10 @@ fn add_values(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, values: Value, c
         }
         let zero = b.int(0);
         let sums = b.fold_range(zero, count, 1, &sums, |b, row, sums| {
-            let value = b.element(values, row, width as i64 * 4);
+            let value = b.element(values, row, spec.cache.value_bytes() as i64);
             let weight = b.element(item.scores, row, 4);
             let loaded: Vec<Value> = (0..vectors)
-                .map(|vector| b.load(lanes.float(), value, vector as i32 * 16))
+                .map(|vector| number.load(b, lanes, value, (vector * 4 * number.bytes()) as i32))
                 .collect();
             let mut next = Vec::new();
             for head in 0..heads {

@@ -16,14 +16,18 @@ const QUERIES: usize = 64;
 const MOST_ROWS: usize = 32;
 /// Most bytes of scratch, which lies on a thread's stack.
 const MOST_BYTES: usize = 512 << 10;
+/// Bytes of keys that the transposition takes at a time from each row.
+pub(super) const KEY_STEP: usize = 16;
 
 /// Offsets of the parts, multiples of 64 bytes. Parts per query are as long as the most queries of a
 /// tile, rounded up to whole registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scratch {
+    /// Query heads of a unit: the group of a key/value head, or a part of it.
+    pub(super) heads: usize,
     /// Most rows of a tile.
     pub(super) rows: usize,
-    /// Bytes of a key row, whole quads.
+    /// Bytes of a key row of the cache, whole steps of the transposition.
     pub(super) key_row: usize,
     /// Bytes from the sums of one query to the next.
     pub(super) sum_row: usize,
@@ -62,12 +66,20 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// The scratch of a specification; nothing if it would be too large.
+    /// The scratch of a specification: of all query heads of a key/value head together, of as large
+    /// a part of them as there is room for, or of fewer rows; nothing if one row of one head is too
+    /// large.
     pub(super) fn of(spec: &AttendSpec, width: Width) -> Option<Scratch> {
-        let group = spec.score.heads / spec.cache.kv_heads;
-        let rows = (QUERIES / group).clamp(1, MOST_ROWS);
-        let queries = (rows * group).next_multiple_of(16);
-        let key_row = spec.cache.key_width.next_multiple_of(4) * 4;
+        let group = spec.group();
+        let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
+        let sizes = parts.map(|heads| (heads, (QUERIES / heads).clamp(1, MOST_ROWS)));
+        let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
+        sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, width, heads, rows))
+    }
+
+    fn sized(spec: &AttendSpec, width: Width, heads: usize, rows: usize) -> Option<Scratch> {
+        let queries = (rows * heads).next_multiple_of(16);
+        let key_row = spec.cache.key_bytes().next_multiple_of(KEY_STEP);
         let lanes = width.lanes();
         let sum_row = spec.cache.value_width.next_multiple_of(lanes) * 4;
         debug_assert!(KEY_TILE.is_multiple_of(COLUMNS * lanes));
@@ -78,12 +90,13 @@ impl Scratch {
             start
         };
         let scratch = Scratch {
+            heads,
             rows,
             key_row,
             sum_row,
             queries: part(queries * spec.cache.key_width * 4),
             staged: part(lanes * key_row),
-            keys: part(key_row / 4 * SCORE_ROW),
+            keys: part(key_row / spec.cache.number.bytes() * SCORE_ROW),
             scores: part(queries * SCORE_ROW),
             bounds: part(rows * 8),
             tile_maxima: part(queries * 4),

@@ -23,36 +23,50 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::scratch::{KEY_TILE, SCORE_ROW, Scratch};
+use super::cache::CacheType;
+use super::scratch::{KEY_STEP, KEY_TILE, SCORE_ROW, Scratch};
 use super::vector::{Emitted, Fold, Vectors, Width};
 
 /// Registers of columns that an accumulator block holds.
 pub(super) const COLUMNS: usize = 2;
+/// The same where there are [`FEW_ROWS`] at most: chains that do not wait for each other.
+const FEW_COLUMNS: usize = 4;
 /// Registers of scores that `weigh` works on at a time.
 const SCORES: usize = 4;
 /// Reduction steps of a turn.
 const UNROLL: usize = 4;
-/// Most rows of a block that asks for the next tile's keys and values while it computes. Single rows
-/// of a step wait for memory, whose requests must not come in bursts; blocks of more rows compute for
-/// longer than their keys take to come.
-const FEW_ROWS: usize = 8;
 
 /// What the steps are made for.
 pub(super) struct Tile<'a> {
     pub(super) scratch: &'a Scratch,
-    /// Query heads of a key/value head.
+    /// Query heads of a unit.
     pub(super) group: usize,
     pub(super) key_width: usize,
     pub(super) value_width: usize,
     /// Factor of the scores.
     pub(super) scale: f32,
+    /// c of c·tanh(s / c); 0 for none.
+    pub(super) softcap: f32,
+    /// Number format of the cache.
+    pub(super) number: CacheType,
 }
 
-/// Rows of accumulator blocks, largest first, down to 1.
-fn row_blocks(width: Width) -> &'static [usize] {
-    match width {
-        Width::Eight => &[6, 4, 2, 1],
-        Width::Sixteen => &[12, 8, 4, 2, 1],
+/// How a product is cut: rows of accumulator blocks, largest first, down to 1, and registers of
+/// columns.
+struct Blocks {
+    rows: &'static [usize],
+    columns: usize,
+}
+
+impl Blocks {
+    /// Those of a product of few rows (at most the first of them) or of many.
+    fn of(width: Width, is_few: bool) -> Blocks {
+        match (width, is_few) {
+            (Width::Eight, true) => Blocks { rows: &[2, 1], columns: FEW_COLUMNS },
+            (Width::Eight, false) => Blocks { rows: &[6, 4, 2, 1], columns: COLUMNS },
+            (Width::Sixteen, true) => Blocks { rows: &[4, 2, 1], columns: FEW_COLUMNS },
+            (Width::Sixteen, false) => Blocks { rows: &[12, 8, 4, 2, 1], columns: COLUMNS },
+        }
     }
 }
 
@@ -62,29 +76,44 @@ fn bind(v: &mut Vectors<'_>, label: &mut CodeLabel) -> Emitted {
     v.code.zero_bytes()
 }
 
-/// `(key rows, transposed keys)`: as many key rows as a register has lanes, whose floats go to one
-/// register's worth of each transposed row. Rows lie [`Scratch::key_row`] bytes apart.
+/// `(key rows, transposed keys, key rows to ask for)`: as many key rows as a register has lanes,
+/// whose numbers, widened, go to one register's worth of each transposed row. Rows lie
+/// [`Scratch::key_row`] bytes apart. As many rows are asked for as are transposed.
 pub(super) fn keys(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let row = tile.scratch.key_row;
-    let quads = v.width.lanes() / 4;
+    let lanes = v.width.lanes();
     let mut again = v.code.create_label();
-    v.code.mov(rcx, (row / 16) as i64)?;
+    v.code.mov(rcx, (row / KEY_STEP) as i64)?;
     v.code.set_label(&mut again)?;
-    for first in 0..4 {
-        v.load_quads(first, (0..quads).map(|quad| rdi + (first + 4 * quad) * row))?;
+    for line in (0..lanes * KEY_STEP).step_by(64) {
+        v.code.prefetcht1(byte_ptr(rdx + line))?;
     }
-    v.interleave_low(4, 0, 1)?;
-    v.interleave_high(5, 0, 1)?;
-    v.interleave_low(6, 2, 3)?;
-    v.interleave_high(7, 2, 3)?;
-    for (index, from) in [4, 5].into_iter().enumerate() {
-        v.join_low(0, from, from + 2)?;
-        v.join_high(1, from, from + 2)?;
-        v.store(rsi + 2 * index * SCORE_ROW, 0)?;
-        v.store(rsi + (2 * index + 1) * SCORE_ROW, 1)?;
+    v.code.add(rdx, (lanes * KEY_STEP) as i32)?;
+    let columns: Vec<usize> = if tile.number == CacheType::F32 {
+        for first in 0..4 {
+            v.load_quads(first, (0..lanes / 4).map(|quad| rdi + (first + 4 * quad) * row))?;
+        }
+        v.interleave_low(4, 0, 1)?;
+        v.interleave_high(5, 0, 1)?;
+        v.interleave_low(6, 2, 3)?;
+        v.interleave_high(7, 2, 3)?;
+        for (index, from) in [4, 5].into_iter().enumerate() {
+            v.join_low(2 * index, from, from + 2)?;
+            v.join_high(2 * index + 1, from, from + 2)?;
+        }
+        (0..4).collect()
+    } else {
+        for first in 0..8 {
+            v.load_eights(first, (0..lanes / 8).map(|eight| rdi + (first + 8 * eight) * row))?;
+        }
+        v.transpose_words()?.to_vec()
+    };
+    for (column, register) in columns.iter().enumerate() {
+        v.widen(tile.number, *register)?;
+        v.store(rsi + column * SCORE_ROW, *register)?;
     }
-    v.code.add(rdi, 16)?;
-    v.code.add(rsi, (4 * SCORE_ROW) as i32)?;
+    v.code.add(rdi, KEY_STEP as i32)?;
+    v.code.add(rsi, (columns.len() * SCORE_ROW) as i32)?;
     v.code.dec(rcx)?;
     v.code.jnz(again)?;
     v.code.vzeroupper()?;
@@ -95,62 +124,79 @@ pub(super) fn keys(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
 struct Product {
     /// Bytes from row to row of the left side, whose reduction is dense.
     left_row: usize,
+    /// Number format of the right side.
+    right: CacheType,
     /// Bytes from step to step of the reduction on the right side.
     right_step: usize,
     /// Bytes from row to row of the result.
     result_row: usize,
     /// Steps, if they are known; else they come in `r9`.
     steps: Option<usize>,
-    /// The result holds sums that go on, each row times its factor.
+    /// The result holds sums that go on, each row times its factor; and what lies `rbp` bytes from
+    /// the right side is asked for.
     goes_on: bool,
 }
 
 const LEFT: AsmRegister64 = r13;
 const RIGHT: AsmRegister64 = r14;
 const STEPS: AsmRegister64 = rax;
+/// From the values of this tile to those that come next.
+const AHEAD: AsmRegister64 = rbp;
 
-/// `(queries, transposed keys, scores, next tile's key rows, rows, blocks of columns)`.
+/// `(queries, transposed keys, scores, keys, rows)`: scores of whole blocks of columns.
 pub(super) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let product = Product {
         left_row: tile.key_width * 4,
+        right: CacheType::F32,
         right_step: SCORE_ROW,
         result_row: SCORE_ROW,
         steps: Some(tile.key_width),
         goes_on: false,
     };
     let saved = open(v)?;
-    v.code.mov(r15, r9)?;
-    columns(v, &product)?;
+    few_or_many(v, &|v, blocks| {
+        let keys = blocks.columns * v.width.lanes();
+        v.code.lea(r15, rcx + (keys - 1))?;
+        v.code.shr(r15, keys.trailing_zeros())?;
+        columns(v, &product, blocks)
+    })?;
     close(v, saved)
 }
 
-/// `(weights, value rows, sums, factors, rows, keys)`.
+/// `(weights, value rows, sums, factors, rows, keys, value rows to ask for)`: of those as many rows
+/// are asked for as there are keys.
 pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let number = tile.number;
     let product = Product {
         left_row: SCORE_ROW,
-        right_step: tile.value_width * 4,
+        right: number,
+        right_step: tile.value_width * number.bytes(),
         result_row: tile.scratch.sum_row,
         steps: None,
         goes_on: true,
     };
     let lanes = v.width.lanes();
-    let block = COLUMNS * lanes;
     let mut ones = v.code.create_label();
     let saved = open(v)?;
-    if tile.value_width >= block {
-        v.code.mov(r15, (tile.value_width / block) as i64)?;
-        columns(v, &product)?;
+    v.code.mov(AHEAD, qword_ptr(rsp + 8 * (saved.len() + 1)))?;
+    v.code.sub(AHEAD, rsi)?;
+    let part = tile.value_width % lanes;
+    if part > 0 {
+        v.code.lea(rax, ptr(ones))?;
+        v.prepare_part(part, rax.into())?;
     }
-    let rest = tile.value_width % block;
-    let part = rest % lanes;
-    if rest > 0 {
-        if part > 0 {
-            let mask = ptr(ones);
-            v.code.lea(rax, mask)?;
-            v.prepare_part(part, rax.into())?;
+    few_or_many(v, &|v, blocks| {
+        let block = blocks.columns * lanes;
+        if tile.value_width >= block {
+            v.code.mov(r15, (tile.value_width / block) as i64)?;
+            columns(v, &product, blocks)?;
         }
-        rows(v, &product, rest.div_ceil(lanes), part > 0)?;
-    }
+        let rest = tile.value_width % block;
+        if rest > 0 {
+            rows(v, &product, &Blocks { columns: rest.div_ceil(lanes), ..*blocks }, part)?;
+        }
+        Ok(())
+    })?;
     close(v, saved)?;
     v.code.set_label(&mut ones)?;
     for lane in 0..lanes {
@@ -159,15 +205,15 @@ pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     Ok(())
 }
 
-fn open(v: &mut Vectors<'_>) -> Result<[AsmRegister64; 5], IcedError> {
-    let saved = [rbx, r12, r13, r14, r15];
+fn open(v: &mut Vectors<'_>) -> Result<[AsmRegister64; 6], IcedError> {
+    let saved = [rbx, rbp, r12, r13, r14, r15];
     for register in saved {
         v.code.push(register)?;
     }
     Ok(saved)
 }
 
-fn close(v: &mut Vectors<'_>, saved: [AsmRegister64; 5]) -> Emitted {
+fn close(v: &mut Vectors<'_>, saved: [AsmRegister64; 6]) -> Emitted {
     v.code.vzeroupper()?;
     for register in saved.into_iter().rev() {
         v.code.pop(register)?;
@@ -175,36 +221,54 @@ fn close(v: &mut Vectors<'_>, saved: [AsmRegister64; 5]) -> Emitted {
     v.code.ret()
 }
 
+/// Code for `r8` rows: for few of them and for many.
+fn few_or_many(
+    v: &mut Vectors<'_>,
+    emit: &dyn Fn(&mut Vectors<'_>, &Blocks) -> Emitted,
+) -> Emitted {
+    let (few, many) = (Blocks::of(v.width, true), Blocks::of(v.width, false));
+    let [mut is_many, mut done] = [(); 2].map(|()| v.code.create_label());
+    v.code.cmp(r8, few.rows[0] as i32)?;
+    v.code.jg(is_many)?;
+    emit(v, &few)?;
+    v.code.jmp(done)?;
+    bind(v, &mut is_many)?;
+    emit(v, &many)?;
+    bind(v, &mut done)
+}
+
 /// `r15` whole blocks of columns; `rsi` and `rdx` move on to the column behind them.
-fn columns(v: &mut Vectors<'_>, product: &Product) -> Emitted {
+fn columns(v: &mut Vectors<'_>, product: &Product, blocks: &Blocks) -> Emitted {
     let mut again = v.code.create_label();
     bind(v, &mut again)?;
-    rows(v, product, COLUMNS, false)?;
-    let bytes = (COLUMNS * v.bytes()) as i32;
-    v.code.add(rsi, bytes)?;
-    v.code.add(rdx, bytes)?;
-    if let Some(steps) = product.steps {
-        v.code.add(rcx, bytes * steps as i32)?;
-    }
+    rows(v, product, blocks, 0)?;
+    let numbers = blocks.columns * v.width.lanes();
+    v.code.add(rsi, (numbers * product.right.bytes()) as i32)?;
+    v.code.add(rdx, (numbers * 4) as i32)?;
     v.code.dec(r15)?;
     v.code.jnz(again)
 }
 
-/// All `r8` rows of a block of columns.
-fn rows(v: &mut Vectors<'_>, product: &Product, columns: usize, is_part: bool) -> Emitted {
+/// All `r8` rows of a block of columns, of whose last register only `part` lanes are there unless
+/// that is 0.
+fn rows(v: &mut Vectors<'_>, product: &Product, blocks: &Blocks, part: usize) -> Emitted {
     v.code.mov(r10, rdi)?;
     v.code.mov(r11, rdx)?;
-    v.code.mov(rbx, rcx)?;
+    if product.goes_on {
+        v.code.mov(rbx, rcx)?;
+    }
     v.code.mov(r12, r8)?;
-    for rows in row_blocks(v.width) {
+    for rows in blocks.rows {
         let (mut again, mut fewer) = (v.code.create_label(), v.code.create_label());
         bind(v, &mut again)?;
         v.code.cmp(r12, *rows as i32)?;
         v.code.jl(fewer)?;
-        block(v, product, *rows, columns, is_part)?;
+        block(v, product, [*rows, blocks.columns], part)?;
         v.code.add(r10, (rows * product.left_row) as i32)?;
         v.code.add(r11, (rows * product.result_row) as i32)?;
-        v.code.add(rbx, (rows * 4) as i32)?;
+        if product.goes_on {
+            v.code.add(rbx, (rows * 4) as i32)?;
+        }
         v.code.sub(r12, *rows as i32)?;
         v.code.jmp(again)?;
         bind(v, &mut fewer)?;
@@ -216,11 +280,11 @@ fn rows(v: &mut Vectors<'_>, product: &Product, columns: usize, is_part: bool) -
 fn block(
     v: &mut Vectors<'_>,
     product: &Product,
-    rows: usize,
-    columns: usize,
-    is_part: bool,
+    [rows, columns]: [usize; 2],
+    part: usize,
 ) -> Emitted {
     let bytes = v.bytes();
+    let right_bytes = v.width.lanes() * product.right.bytes();
     let sum = |row: usize, column: usize| row * columns + column;
     let right = rows * columns;
     let left = right + columns;
@@ -239,26 +303,21 @@ fn block(
     }
     v.code.mov(LEFT, r10)?;
     v.code.mov(RIGHT, rsi)?;
-    // As many bytes a step as a block of columns has: together, the next tile.
-    let ahead = if product.goes_on {
-        RIGHT + KEY_TILE * product.right_step
-    } else {
-        v.code.mov(rbx, rcx)?;
-        rbx.into()
-    };
-    let ahead_step = if product.goes_on { product.right_step } else { columns * bytes };
+    // A block of many rows computes for longer than its values take to come.
+    let asks = product.goes_on && rows <= Blocks::of(v.width, true).rows[0];
     let step = |v: &mut Vectors<'_>, step: usize| -> Emitted {
-        if rows <= FEW_ROWS {
-            for line in (0..columns * bytes).step_by(64) {
-                v.code.prefetcht1(byte_ptr(ahead + (step * ahead_step + line)))?;
+        if asks {
+            for line in (0..columns * right_bytes).step_by(64) {
+                let at = step * product.right_step + line;
+                v.code.prefetcht1(byte_ptr(RIGHT + AHEAD + at))?;
             }
         }
         for column in 0..columns {
-            let from = RIGHT + (step * product.right_step + column * bytes);
-            if is_part && column + 1 == columns {
-                v.load_part(right + column, from)?;
+            let from = RIGHT + (step * product.right_step + column * right_bytes);
+            if part > 0 && column + 1 == columns {
+                v.load_part(product.right, part, right + column, from)?;
             } else {
-                v.load(right + column, from)?;
+                v.load_as(product.right, right + column, from)?;
             }
         }
         for row in 0..rows {
@@ -274,9 +333,6 @@ fn block(
             step(v, index)?;
         }
         v.code.add(LEFT, (steps * 4) as i32)?;
-        if !product.goes_on {
-            v.code.add(rbx, (steps * ahead_step) as i32)?;
-        }
         v.code.add(RIGHT, (steps * product.right_step) as i32)
     };
     match product.steps {
@@ -340,15 +396,22 @@ const EXP: [f32; 13] = [
 ];
 const LEAST: usize = 0;
 const PER_LN2: usize = 1;
+const ONE: usize = 10;
 const LN2: [usize; 2] = [2, 3];
 const SERIES: std::ops::Range<usize> = 4..12;
 const BIAS: usize = 12;
-/// The scores' factor.
+/// The scores' factor; 1 where they are capped, and so scaled, before.
 const SCALE: usize = 13;
 /// Minus infinity.
 const NEVER: usize = 14;
+/// The scores' cap.
+const CAP: usize = 15;
+/// The sign bit.
+const SIGN: usize = 16;
+/// The factor of scores that get a cap.
+const UNCAPPED: usize = 17;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 15;
+const MASKS: usize = 18;
 
 const CONSTANTS: AsmRegister64 = rcx;
 
@@ -390,6 +453,10 @@ pub(super) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     }
     v.code.lea(CONSTANTS, ptr(constants))?;
     v.code.imul_3(rsi, rsi, tile.group as i32)?;
+
+    if tile.softcap != 0.0 {
+        cap_scores(v, tile)?;
+    }
 
     // Scaled scores of the keys that a row reads, minus infinity for others, and their maximum.
     v.code.lea(r8, rdi + scratch.scores)?;
@@ -504,7 +571,9 @@ pub(super) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     v.code.ret()?;
 
     v.code.set_label(&mut constants)?;
-    for number in EXP.into_iter().chain([tile.scale, f32::NEG_INFINITY]) {
+    let scale = if tile.softcap == 0.0 { tile.scale } else { 1.0 };
+    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale];
+    for number in EXP.into_iter().chain(numbers) {
         for _ in 0..16 {
             v.code.db(&number.to_bits().to_le_bytes())?;
         }
@@ -515,6 +584,45 @@ pub(super) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         }
     }
     Ok(())
+}
+
+/// Scores of `rsi` queries become c·tanh(s·scale / c), by tanh |x| = (1 - e) / (1 + e) for
+/// e = exp(-2·|x|).
+///
+/// The error: e is off by 4u of itself, so the quotient by 8u·e / (1 + e)² ≤ 2u and its own three
+/// roundings, 5u of 1 at most; x has two roundings and tanh has no slope above 1; the last product
+/// rounds once. Together 6u·c + 2u·|s|.
+fn cap_scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let bytes = v.bytes();
+    let groups = KEY_TILE / (SCORES * v.width.lanes());
+    let mut again = v.code.create_label();
+    v.code.lea(r8, rdi + tile.scratch.scores)?;
+    v.code.imul_3(rdx, rsi, groups as i32)?;
+    bind(v, &mut again)?;
+    for index in 0..SCORES {
+        v.load(index, r8 + index * bytes)?;
+        v.mul(index, index, constant(UNCAPPED))?;
+        v.store(r8 + index * bytes, index)?;
+        v.div(index, index, constant(CAP))?;
+        v.or(index, index, constant(SIGN))?;
+        v.add(index, index, index)?;
+    }
+    exp(v, SCORES, [0, 4, 8], 13)?;
+    v.load(12, constant(ONE))?;
+    for index in 0..SCORES {
+        let (score, power) = (4 + index, 8 + index);
+        v.sub(index, 12, power)?;
+        v.add(power, 12, power)?;
+        v.div(index, index, power)?;
+        v.load(score, r8 + index * bytes)?;
+        v.and(score, score, constant(SIGN))?;
+        v.or(index, index, score)?;
+        v.mul(index, index, constant(CAP))?;
+        v.store(r8 + index * bytes, index)?;
+    }
+    v.code.add(r8, (SCORES * bytes) as i32)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)
 }
 
 /// Exponentials of one group of registers, added to the sums in 14 (and 15 on AVX2).

@@ -8,6 +8,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use weir_abi::IsaLevel;
 
+use super::cache::CacheType;
+
 const YMM: [AsmRegisterYmm; 16] = [
     ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
     ymm15,
@@ -119,6 +121,12 @@ impl Vectors<'_> {
         multiply_add = vfmadd231ps;
         /// b + a · to
         multiply_then_add = vfmadd213ps;
+        /// a / b
+        div = vdivps;
+        /// The bits that both have.
+        and = vandps;
+        /// The bits that either has.
+        or = vorps;
         /// Low floats of a and b in turn, per 128 bits.
         interleave_low = vunpcklps;
         /// High floats of a and b in turn, per 128 bits.
@@ -179,6 +187,51 @@ impl Vectors<'_> {
         }
     }
 
+    /// Loads a register's worth of numbers of a cache, widened.
+    pub(super) fn load_as(
+        &mut self,
+        number: CacheType,
+        to: usize,
+        from: AsmMemoryOperand,
+    ) -> Emitted {
+        match (number, self.width) {
+            (CacheType::F32, _) => self.load(to, from),
+            (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[to], xmmword_ptr(from)),
+            (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[to], ymmword_ptr(from)),
+            (CacheType::Bf16, width) => {
+                match width {
+                    Width::Eight => self.code.vpmovzxwd(YMM[to], xmmword_ptr(from))?,
+                    Width::Sixteen => self.code.vpmovzxwd(ZMM[to], ymmword_ptr(from))?,
+                }
+                self.upper_halves(to)
+            }
+        }
+    }
+
+    /// Words in the lower halves of the lanes become the upper ones.
+    fn upper_halves(&mut self, x: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vpslld(YMM[x], YMM[x], 16),
+            Width::Sixteen => self.code.vpslld(ZMM[x], ZMM[x], 16),
+        }
+    }
+
+    /// The words in the lower half of a register, one of the first sixteen, widened in place.
+    pub(super) fn widen(&mut self, number: CacheType, x: usize) -> Emitted {
+        match (number, self.width) {
+            (CacheType::F32, _) => Ok(()),
+            (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[x], XMM[x]),
+            (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[x], YMM[x]),
+            (CacheType::Bf16, width) => {
+                match width {
+                    Width::Eight => self.code.vpmovzxwd(YMM[x], XMM[x])?,
+                    Width::Sixteen => self.code.vpmovzxwd(ZMM[x], YMM[x])?,
+                }
+                self.upper_halves(x)
+            }
+        }
+    }
+
     /// Makes ready for [`load_part`](Self::load_part): `mask` holds as many ones as there are lanes
     /// to load, then zeros. AVX2 keeps it in register 15, AVX-512 in k1.
     pub(super) fn prepare_part(&mut self, lanes: usize, mask: AsmMemoryOperand) -> Emitted {
@@ -191,11 +244,48 @@ impl Vectors<'_> {
         }
     }
 
-    /// Loads the first lanes, touching nothing behind them; zeros in the others.
-    pub(super) fn load_part(&mut self, to: usize, from: AsmMemoryOperand) -> Emitted {
-        match self.width {
-            Width::Eight => self.code.vmaskmovps(YMM[to], ymm15, ymmword_ptr(from)),
-            Width::Sixteen => self.code.vmovups(ZMM[to].k1().z(), zmmword_ptr(from)),
+    /// Loads the first `lanes` numbers of a cache, touching nothing behind them; zeros in the others.
+    pub(super) fn load_part(
+        &mut self,
+        number: CacheType,
+        lanes: usize,
+        to: usize,
+        from: AsmMemoryOperand,
+    ) -> Emitted {
+        match (number, self.width) {
+            (CacheType::F32, Width::Eight) => {
+                self.code.vmaskmovps(YMM[to], ymm15, ymmword_ptr(from))
+            }
+            (CacheType::F32, Width::Sixteen) => {
+                self.code.vmovups(ZMM[to].k1().z(), zmmword_ptr(from))
+            }
+            (CacheType::F16, Width::Sixteen) => {
+                self.code.vcvtph2ps(ZMM[to].k1().z(), ymmword_ptr(from))
+            }
+            (CacheType::Bf16, Width::Sixteen) => {
+                self.code.vpmovzxwd(ZMM[to].k1().z(), ymmword_ptr(from))?;
+                self.upper_halves(to)
+            }
+            (_, Width::Eight) => {
+                // No mask goes by words here: by eight, four and two bytes.
+                let x = XMM[to];
+                let start = lanes & 4;
+                if start == 4 {
+                    self.code.vmovq(x, qword_ptr(from))?;
+                } else if lanes & 2 == 2 {
+                    self.code.vmovd(x, dword_ptr(from))?;
+                } else {
+                    self.code.vpxor(x, x, x)?;
+                }
+                if start == 4 && lanes & 2 == 2 {
+                    self.code.vpinsrd(x, x, dword_ptr(from + 8), 2)?;
+                }
+                if lanes & 1 == 1 {
+                    let last = lanes - 1;
+                    self.code.vpinsrw(x, x, word_ptr(from + 2 * last), last as i32)?;
+                }
+                self.widen(number, to)
+            }
         }
     }
 
@@ -216,6 +306,54 @@ impl Vectors<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Eight words from each of the places, the second into the upper half of a register of 256
+    /// bits if there are two.
+    pub(super) fn load_eights(
+        &mut self,
+        to: usize,
+        from: impl IntoIterator<Item = AsmMemoryOperand>,
+    ) -> Emitted {
+        for (half, from) in from.into_iter().enumerate() {
+            let from = xmmword_ptr(from);
+            match half {
+                0 => self.code.vmovdqu(XMM[to], from)?,
+                _ => self.code.vinserti128(YMM[to], YMM[to], from, half as i32)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Transposes eight registers (0 to 7) of eight words per 128 bits, half as wide as the level's,
+    /// into registers 8 to 15: gives the register of each column.
+    pub(super) fn transpose_words(&mut self) -> Result<[usize; 8], IcedError> {
+        type Word = fn(&mut CodeAssembler, usize, usize, usize, Width) -> Emitted;
+        macro_rules! word {
+            ($instruction:ident) => {
+                |code, to, a, b, width| match width {
+                    Width::Eight => code.$instruction(XMM[to], XMM[a], XMM[b]),
+                    Width::Sixteen => code.$instruction(YMM[to], YMM[a], YMM[b]),
+                }
+            };
+        }
+        // Of words, then pairs, then fours; each round joins registers `apart` from each other.
+        let rounds: [([Word; 2], usize); 3] = [
+            ([word!(vpunpcklwd), word!(vpunpckhwd)], 1),
+            ([word!(vpunpckldq), word!(vpunpckhdq)], 2),
+            ([word!(vpunpcklqdq), word!(vpunpckhqdq)], 4),
+        ];
+        for (round, ([low, high], apart)) in rounds.into_iter().enumerate() {
+            let (from, to) = if round.is_multiple_of(2) { (0, 8) } else { (8, 0) };
+            for a in (0..8).filter(|a| a & apart == 0) {
+                let b = a | apart;
+                low(self.code, to + a, from + a, from + b, self.width)?;
+                high(self.code, to + b, from + a, from + b, self.width)?;
+            }
+        }
+        // Each round turned one bit of the row's number into one of the column's, highest first.
+        Ok([0, 1, 2, 3, 4, 5, 6, 7]
+            .map(|column: usize| 8 + ((column & 1) << 2 | column & 2 | column >> 2)))
     }
 
     /// Keeps the lanes of `x` where both masks in memory are ones and takes those of `other`

@@ -26,6 +26,7 @@
 //! all scores. That makes the relative error E of a weight. Total and weighted sum round once a row;
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
 
+mod ahead;
 mod split;
 
 use std::mem::offset_of;
@@ -33,7 +34,7 @@ use std::mem::offset_of;
 use weir_abi::{CacheRange, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
 use super::scratch::{KEY_TILE, SCORE_ROW, Scratch};
-use super::tile::{self, COLUMNS, Tile};
+use super::tile::{self, Tile};
 use super::vector::{Emitted, Vectors, Width};
 use super::{AttendSpec, Finished, RangeOfRow, layer_field, plane_rows, range_of_row};
 use crate::emit::{
@@ -41,6 +42,7 @@ use crate::emit::{
 };
 use crate::kernels::rows::copy_floats;
 
+use self::ahead::{Ahead, Next};
 pub(super) use self::split::bytes as shared_bytes;
 
 /// Cache rows of a chunk, a multiple of [`KEY_TILE`].
@@ -65,10 +67,12 @@ pub(super) fn define(
 ) -> Result<(), EmitError> {
     let tile = Tile {
         scratch,
-        group: spec.group(),
+        group: scratch.heads,
         key_width: spec.cache.key_width,
         value_width: spec.cache.value_width,
         scale: spec.score.scale,
+        softcap: spec.score.softcap,
+        number: spec.cache.number,
     };
     let name = assembly.name(id).to_owned();
     let mut step = |what: &str, params: usize, emit: fn(&mut Vectors<'_>, &Tile<'_>) -> Emitted| {
@@ -78,10 +82,10 @@ pub(super) fn define(
         Ok::<FuncId, EmitError>(id)
     };
     let steps = Steps {
-        keys: step("keys", 2, tile::keys)?,
-        scores: step("scores", 6, tile::scores)?,
+        keys: step("keys", 3, tile::keys)?,
+        scores: step("scores", 5, tile::scores)?,
         weigh: step("weigh", 2, tile::weigh)?,
-        values: step("values", 6, tile::values)?,
+        values: step("values", 7, tile::values)?,
     };
     assembly.define(id, |b| {
         let [context, query, sinks, output, partials, thread, threads] = b.params();
@@ -92,8 +96,8 @@ pub(super) fn define(
         let memory = b.add_const(memory, 63);
         let memory = b.ins().band_imm_s(memory, -64);
         let unit = Unit { spec, width, scratch, steps, context, layer, spans, memory };
-        unit.fill(b, scratch.staged, width.lanes() * scratch.key_row / 4, 0.0);
-        unit.fill(b, scratch.ones, unit.queries(), 1.0);
+        let ones = b.int(unit.queries() as i64);
+        unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
         let team = Team { thread, threads };
         let splits = split::pays(b, &unit, rows, threads);
@@ -125,11 +129,13 @@ struct Unit<'a> {
     memory: Value,
 }
 
-/// The rows of a unit.
+/// The rows of a unit and its query heads; and where those begin that its thread takes next.
 struct RowsOfTile {
     start: Value,
     count: Value,
-    kv_head: Value,
+    /// Number of the part among all parts of all groups.
+    part: Value,
+    next: Next,
 }
 
 /// The arguments of a call.
@@ -146,11 +152,20 @@ struct Team {
     threads: Value,
 }
 
-/// The range that is being walked.
+/// The range that is being walked, and what is asked for meanwhile.
 struct Walk {
     range: Value,
     keys: Value,
     values: Value,
+    /// Row behind the last one.
+    end: Value,
+    ahead: Ahead,
+}
+
+/// Value rows of a tile, and how far from them those lie that are asked for.
+struct TileValues {
+    values: Value,
+    ahead: Value,
 }
 
 /// Tiles of a chunk: the first one's first cache row, and the row behind the last key.
@@ -177,13 +192,40 @@ impl Unit<'_> {
 
     /// Queries that the arrays of the scratch have room for.
     fn queries(&self) -> usize {
-        (self.scratch.rows * self.spec.group()).next_multiple_of(16)
+        (self.scratch.rows * self.scratch.heads).next_multiple_of(16)
+    }
+
+    /// Query heads of a unit.
+    fn heads(&self) -> i64 {
+        self.scratch.heads as i64
+    }
+
+    /// Units of a tile of rows.
+    fn parts(&self) -> i64 {
+        (self.spec.score.heads / self.scratch.heads) as i64
+    }
+
+    /// The key/value head of a part.
+    fn kv_head(&self, b: &mut Body<'_>, part: Value) -> Value {
+        match (self.spec.group() / self.scratch.heads) as i64 {
+            1 => part,
+            parts => {
+                let parts = b.int(parts);
+                b.ins().udiv(part, parts)
+            }
+        }
+    }
+
+    /// Queries of a unit.
+    fn count(&self, b: &mut Body<'_>, rows: &RowsOfTile) -> Value {
+        b.mul_const(rows.count, self.heads())
     }
 
     /// Sets floats of the scratch, a multiple of four.
-    fn fill(&self, b: &mut Body<'_>, offset: usize, floats: usize, value: f32) {
+    fn fill(&self, b: &mut Body<'_>, offset: usize, floats: Value, value: f32) {
         let to = self.at(b, offset);
-        b.for_count(floats as i64, 4, |b, index| {
+        let zero = b.int(0);
+        b.for_range(zero, floats, 4, |b, index| {
             let to = b.element(to, index, 4);
             let lanes = b.constant(LANES, value);
             b.store(lanes, to, 0);
@@ -203,13 +245,14 @@ impl Unit<'_> {
             let start = b.load(POINTER, state, 0);
             let is_row = b.compare(IntCC::SignedLessThan, row, rows);
             let ends =
-                b.if_else(is_row, |b| vec![self.parts(b, start, row)], |b| vec![b.int(1)])[0];
+                b.if_else(is_row, |b| vec![self.divides(b, start, row)], |b| vec![b.int(1)])[0];
             let ends = b.compare_const(IntCC::NotEqual, ends, 0);
             b.if_then(ends, |b| {
-                b.for_count(self.spec.cache.kv_heads as i64, 1, |b, kv_head| {
+                b.for_count(self.parts(), 1, |b, part| {
                     let is_mine = team.takes_next(b, state, 8);
                     b.if_then(is_mine, |b| {
-                        let rows = RowsOfTile { start, count: b.sub(row, start), kv_head };
+                        let next = self.next(b, [start, row, is_row], part, team);
+                        let rows = RowsOfTile { start, count: b.sub(row, start), part, next };
                         self.prepare(b, &rows, operands);
                         self.each_chunk(b, &rows, |b, walk, chunk| {
                             self.chunk(b, &rows, walk, chunk);
@@ -225,7 +268,7 @@ impl Unit<'_> {
 
     /// Not 0 if `row` begins a new tile: the one that begins at `start` is full, or reads other
     /// slots, or begins far away in one of them.
-    fn parts(&self, b: &mut Body<'_>, start: Value, row: Value) -> Value {
+    fn divides(&self, b: &mut Body<'_>, start: Value, row: Value) -> Value {
         let [first, other] = [start, row].map(|row| b.element(self.spans, row, SPAN));
         let field =
             |b: &mut Body<'_>, span: Value, offset: usize| b.load_count(span, offset as i32);
@@ -255,12 +298,14 @@ impl Unit<'_> {
     /// Copies the queries and begins their sums.
     fn prepare(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
         let spec = self.spec;
-        let group = spec.group() as i64;
-        let head = b.mul_const(rows.kv_head, group);
+        let group = self.heads();
+        let head = b.mul_const(rows.part, group);
         let key_bytes = spec.cache.key_width as i64 * 4;
         let queries = self.at(b, self.scratch.queries);
         let zero = b.int(0);
-        self.fill(b, self.scratch.all_sums, self.queries() * self.scratch.sum_row / 4, 0.0);
+        let count = self.count(b, rows);
+        let floats = b.mul_const(count, self.scratch.sum_row as i64 / 4);
+        self.fill(b, self.scratch.all_sums, floats, 0.0);
         b.for_range(zero, rows.count, 1, |b, row| {
             let before = b.mul_const(row, group);
             let row = b.add(rows.start, row);
@@ -289,8 +334,8 @@ impl Unit<'_> {
     /// Writes the results of all rows.
     fn finish(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
         let spec = self.spec;
-        let group = spec.group() as i64;
-        let head = b.mul_const(rows.kv_head, group);
+        let group = self.heads();
+        let head = b.mul_const(rows.part, group);
         let key_bytes = spec.cache.key_width as i64 * 4;
         let queries = self.at(b, self.scratch.queries);
         let zero = b.int(0);
@@ -301,7 +346,7 @@ impl Unit<'_> {
             let queries = b.element(queries, before, key_bytes);
             let sums = self.at(b, self.scratch.all_sums);
             let finished = Finished {
-                heads: spec.group(),
+                heads: self.scratch.heads,
                 queries: (queries, key_bytes as usize),
                 sums: (b.element(sums, before, self.scratch.sum_row as i64), self.scratch.sum_row),
                 maxima: b.add_const(state, self.scratch.all_maxima as i64),
@@ -334,11 +379,7 @@ impl Unit<'_> {
         let zero = b.int(0);
         b.for_range(zero, ranges, 1, |b, range| {
             let slot = range_of_row(b, span, range).slot;
-            let walk = Walk {
-                range,
-                keys: plane_rows(b, self.layer, false, slot, rows.kv_head),
-                values: plane_rows(b, self.layer, true, slot, rows.kv_head),
-            };
+            let kv_head = self.kv_head(b, rows.part);
             let most = b.int(i64::MAX);
             let ends = b.fold_range(zero, rows.count, 1, &[most, zero], |b, row, ends| {
                 let [first, end] = self.bounds(b, rows, row, range);
@@ -346,6 +387,13 @@ impl Unit<'_> {
             });
             let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
             let first_tile = b.ins().band_imm_s(ends[0], -TILE);
+            let walk = Walk {
+                range,
+                keys: plane_rows(b, self.layer, false, slot, kv_head),
+                values: plane_rows(b, self.layer, true, slot, kv_head),
+                end: ends[1],
+                ahead: Ahead::of(b, self, rows.next, range, [first_tile, ends[1]]),
+            };
             b.for_range(first_chunk, ends[1], CHUNK, |b, start| {
                 let begin = b.max(start, first_tile);
                 let end = b.add_const(start, CHUNK);
@@ -357,9 +405,12 @@ impl Unit<'_> {
 
     /// The sums of a chunk, from nothing.
     fn chunk(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, chunk: &Chunk) {
-        self.fill(b, self.scratch.maxima, self.queries(), f32::MIN);
-        self.fill(b, self.scratch.totals, self.queries(), 0.0);
-        self.fill(b, self.scratch.sums, self.queries() * self.scratch.sum_row / 4, 0.0);
+        // Arrays per query go by whole registers: there is room for fours.
+        let count = self.count(b, rows);
+        self.fill(b, self.scratch.maxima, count, f32::MIN);
+        self.fill(b, self.scratch.totals, count, 0.0);
+        let floats = b.mul_const(count, self.scratch.sum_row as i64 / 4);
+        self.fill(b, self.scratch.sums, floats, 0.0);
         b.for_range(chunk.begin, chunk.end, TILE, |b, place| self.tile(b, rows, walk, place));
     }
 
@@ -377,7 +428,7 @@ impl Unit<'_> {
 
     /// The sums of a chunk go into those of a row's queries.
     fn combine_row(&self, b: &mut Body<'_>, row: Value) {
-        let group = self.spec.group() as i64;
+        let group = self.heads();
         let first = b.mul_const(row, group);
         b.for_count(group, 1, |b, index| {
             let query = b.add(first, index);
@@ -433,11 +484,11 @@ impl Unit<'_> {
         let [latest_first, least_last, last] = [all[0], all[1], all[2]];
         let any = b.compare(IntCC::SignedLessThan, zero, last);
         b.if_then(any, |b| {
-            self.transpose(b, walk, place, last);
-            let next = b.add_const(place, TILE);
-            let next = b.element(walk.keys, next, self.spec.cache.key_width as i64 * 4);
-            self.score(b, rows, next, last);
-            let values = b.element(walk.values, place, self.spec.cache.value_width as i64 * 4);
+            let ahead = walk.ahead.place(b, self, walk, place);
+            self.transpose(b, walk, place, last, ahead.keys);
+            self.score(b, rows, last);
+            let values = b.element(walk.values, place, self.spec.cache.value_bytes() as i64);
+            let values = TileValues { values, ahead: b.sub(ahead.values, values) };
             // All rows read the same keys, or each block of rows is looked at by itself.
             let spread = b.sub(last, least_last);
             let spread = b.ins().bor(spread, latest_first);
@@ -445,11 +496,11 @@ impl Unit<'_> {
             b.if_else(
                 is_whole,
                 |b| {
-                    self.values(b, values, [zero, rows.count], [zero, last], self.scratch.factors);
+                    self.values(b, &values, [zero, rows.count], [zero, last], self.scratch.factors);
                     Vec::new()
                 },
                 |b| {
-                    self.values_by_blocks(b, rows, values);
+                    self.values_by_blocks(b, rows, &values);
                     Vec::new()
                 },
             );
@@ -458,10 +509,10 @@ impl Unit<'_> {
 
     /// Transposes the first `last` keys of a tile, whole registers of them; what is behind the last
     /// is not read from the cache.
-    fn transpose(&self, b: &mut Body<'_>, walk: &Walk, place: Value, last: Value) {
+    fn transpose(&self, b: &mut Body<'_>, walk: &Walk, place: Value, last: Value, ahead: Value) {
         let lanes = self.width.lanes() as i64;
-        let width = self.spec.cache.key_width;
-        let row_bytes = width as i64 * 4;
+        let cache = &self.spec.cache;
+        let row_bytes = cache.key_bytes() as i64;
         let staged = self.at(b, self.scratch.staged);
         let zero = b.int(0);
         b.for_range(zero, last, lanes, |b, block| {
@@ -474,11 +525,11 @@ impl Unit<'_> {
                 b.for_range(zero, count, 1, |b, row| {
                     let from = b.element(keys, row, row_bytes);
                     let to = b.element(staged, row, self.scratch.key_row as i64);
-                    copy_floats(b, from, to, width);
+                    cache.number.copy(b, from, to, cache.key_width);
                 });
                 vec![staged]
             };
-            let from = if self.scratch.key_row == width * 4 {
+            let from = if self.scratch.key_row as i64 == row_bytes {
                 let is_whole = b.compare_const(IntCC::SignedGreaterThanOrEqual, left, lanes);
                 b.if_else(is_whole, |_| vec![keys], stage)[0]
             } else {
@@ -486,19 +537,17 @@ impl Unit<'_> {
             };
             let to = self.at(b, self.scratch.keys);
             let to = b.element(to, block, 4);
-            b.call(self.steps.keys, &[from, to]);
+            let ahead = b.element(ahead, block, row_bytes);
+            b.call(self.steps.keys, &[from, to, ahead]);
         });
     }
 
-    /// Scores of all queries, made weights; `next` are the keys that come then.
-    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, next: Value, last: Value) {
-        let block = (COLUMNS * self.width.lanes()) as i64;
-        let columns = b.add_const(last, block - 1);
-        let columns = b.ins().ushr_imm_u(columns, i64::from(block.trailing_zeros()));
+    /// Scores of all queries, made weights.
+    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, last: Value) {
         let [queries, keys, scores] =
             [self.scratch.queries, self.scratch.keys, self.scratch.scores].map(|at| self.at(b, at));
-        let count = b.mul_const(rows.count, self.spec.group() as i64);
-        b.call(self.steps.scores, &[queries, keys, scores, next, count, columns]);
+        let count = self.count(b, rows);
+        b.call(self.steps.scores, &[queries, keys, scores, last, count]);
         b.call(self.steps.weigh, &[self.memory, rows.count]);
     }
 
@@ -507,31 +556,32 @@ impl Unit<'_> {
     fn values(
         &self,
         b: &mut Body<'_>,
-        values: Value,
+        values: &TileValues,
         [row, end]: [Value; 2],
         [first, last]: [Value; 2],
         factors: usize,
     ) {
-        let group = self.spec.group() as i64;
+        let group = self.heads();
         let [before, behind] = [row, end].map(|row| b.mul_const(row, group));
         let count = b.sub(behind, before);
         let weights = self.at(b, self.scratch.scores);
         let weights = b.element(weights, before, SCORE_ROW as i64);
         let weights = b.element(weights, first, 4);
-        let values = b.element(values, first, self.spec.cache.value_width as i64 * 4);
+        let from = b.element(values.values, first, self.spec.cache.value_bytes() as i64);
+        let ahead = b.add(from, values.ahead);
         let sums = self.at(b, self.scratch.sums);
         let sums = b.element(sums, before, self.scratch.sum_row as i64);
         let factors = self.at(b, factors);
         let factors = b.element(factors, before, 4);
         let keys = b.sub(last, first);
-        b.call(self.steps.values, &[weights, values, sums, factors, count, keys]);
+        b.call(self.steps.values, &[weights, from, sums, factors, count, keys, ahead]);
     }
 
     /// Values where rows read different keys: what a block of rows has in common first, then the
     /// rest row by row.
-    fn values_by_blocks(&self, b: &mut Body<'_>, rows: &RowsOfTile, values: Value) {
+    fn values_by_blocks(&self, b: &mut Body<'_>, rows: &RowsOfTile, values: &TileValues) {
         let zero = b.int(0);
-        let block = (16 / self.spec.group()).max(1) as i64;
+        let block = (16 / self.scratch.heads).max(1) as i64;
         let bounds = |b: &mut Body<'_>, row: Value| {
             let place = b.element(self.memory, row, 8);
             [0, 4].map(|at| b.load_count(place, (self.scratch.bounds + at) as i32))

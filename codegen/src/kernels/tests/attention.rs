@@ -1,18 +1,45 @@
 //! Attention over ranges of cache rows, with and without sink logits, and the cache writes.
 
 use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
+use weir_ir::DType;
+use weir_ir::interpret::stored;
 
 use super::*;
-use crate::kernels::attention::{AttendSpec, CacheShape, ScoreSpec, emit_append, emit_attend};
+use crate::kernels::attention::{
+    AttendSpec, CacheShape, CacheType, ScoreSpec, emit_append, emit_attend,
+};
 
 const SLOTS: usize = 3;
 const CACHE_ROWS: usize = 1300;
 
-/// Planes of a layer; rows that no range names hold poison.
+/// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
+/// the bytes hold them exactly.
 struct Planes {
     shape: CacheShape,
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Keys and values as kernels see them, between pages without access.
+    guarded: Option<[Guarded; 2]>,
+}
+
+fn dtype(number: CacheType) -> DType {
+    match number {
+        CacheType::F32 => DType::F32,
+        CacheType::F16 => DType::F16,
+        CacheType::Bf16 => DType::BF16,
+    }
+}
+
+fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
+    match number {
+        CacheType::F32 => bytes(values),
+        CacheType::F16 => {
+            values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
+        }
+        CacheType::Bf16 => {
+            values.iter().flat_map(|value| half::bf16::from_f32(*value).to_le_bytes()).collect()
+        }
+    }
 }
 
 impl Planes {
@@ -22,6 +49,16 @@ impl Planes {
             shape,
             keys: vec![POISON; rows * shape.key_width],
             values: vec![POISON; rows * shape.value_width],
+            guarded: None,
+        }
+    }
+
+    /// Sets a row; its numbers are rounded to what the cache holds.
+    fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
+        let ty = dtype(self.shape.number);
+        for (plane, row) in [(&mut self.keys, key), (&mut self.values, value)] {
+            let place = &mut plane[at * row.len()..][..row.len()];
+            place.iter_mut().zip(row).for_each(|(to, from)| *to = stored(*from, ty));
         }
     }
 
@@ -39,12 +76,15 @@ impl Planes {
         &self.values[self.row(slot, head, row) * width..][..width]
     }
 
-    fn call(&mut self, spans: &[RowSpans]) -> LayerCall {
-        let key_head = (CACHE_ROWS * self.shape.key_width * 4) as u64;
-        let value_head = (CACHE_ROWS * self.shape.value_width * 4) as u64;
+    fn call(&mut self, spans: &[RowSpans], side: Side) -> LayerCall {
+        let key_head = (CACHE_ROWS * self.shape.key_bytes()) as u64;
+        let value_head = (CACHE_ROWS * self.shape.value_bytes()) as u64;
+        let number = self.shape.number;
+        let planes = [&self.keys, &self.values].map(|plane| encoded(number, plane));
+        let [keys, values] = self.guarded.insert(planes.map(|plane| Guarded::new(&plane, side)));
         LayerCall {
-            keys: self.keys.as_mut_ptr().cast(),
-            values: self.values.as_mut_ptr().cast(),
+            keys: keys.bytes().as_mut_ptr(),
+            values: values.bytes().as_mut_ptr(),
             key_slot_stride: key_head * self.shape.kv_heads as u64,
             key_head_stride: key_head,
             value_slot_stride: value_head * self.shape.kv_heads as u64,
@@ -75,7 +115,7 @@ fn random_span(random: &mut Random) -> RowSpans {
 
 /// How the rows of a step read the cache.
 #[derive(Clone, Copy, Debug)]
-enum Pattern {
+pub(super) enum Pattern {
     /// Nothing in common.
     Random,
     /// Rows of sequences, each one key further than the one before.
@@ -123,7 +163,7 @@ impl Pattern {
 }
 
 /// Levels that this machine runs.
-fn levels() -> Vec<IsaLevel> {
+pub(super) fn levels() -> Vec<IsaLevel> {
     let runs = |level: &IsaLevel| match level {
         IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => {
             is_x86_feature_detected!("fma")
@@ -218,21 +258,29 @@ fn exact(
 }
 
 /// A step to compute: queries over a filled cache.
-struct Case {
+pub(super) struct Case {
     spec: AttendSpec,
     planes: Planes,
     query: Vec<f32>,
     sink: Vec<f32>,
     spans: Vec<RowSpans>,
+    /// Where buffers lie against a page without access.
+    pub(super) side: Side,
 }
 
 /// Rows, query heads, key/value heads, widths of key and value.
-type Sizes = (usize, usize, usize, usize, usize);
+pub(super) type Sizes = (usize, usize, usize, usize, usize);
 
 impl Case {
-    fn new(random: &mut Random, sizes: Sizes, pattern: Pattern, sinks: bool, softcap: f32) -> Case {
+    pub(super) fn new(
+        random: &mut Random,
+        sizes: Sizes,
+        number: CacheType,
+        pattern: Pattern,
+        (sinks, softcap): (bool, f32),
+    ) -> Case {
         let (rows, heads, kv_heads, key_width, value_width) = sizes;
-        let cache = CacheShape { kv_heads, key_width, value_width };
+        let cache = CacheShape { kv_heads, key_width, value_width, number };
         let query_row = heads * key_width + 3;
         let spec = AttendSpec {
             cache,
@@ -250,17 +298,15 @@ impl Case {
                 let at = planes.row(place.0, head, place.1);
                 if filled.insert(at) {
                     let key = random.units(key_width).into_iter().map(|v| v * 2.0);
-                    planes.keys[at * key_width..][..key_width]
-                        .copy_from_slice(&key.collect::<Vec<_>>());
-                    let value = random.units(value_width);
-                    planes.values[at * value_width..][..value_width].copy_from_slice(&value);
+                    let key: Vec<f32> = key.collect();
+                    planes.set(at, &key, &random.units(value_width));
                 }
             }
         }
         let query = random.units(rows * query_row).into_iter().map(|v| v * 2.0).collect();
         // Far below all scores, among them, and far above, where hardly anything is left for values.
         let sink = (0..heads).map(|head| [-60.0, 0.5, 3.0, 12.0][head % 4] + random.unit());
-        Case { spec, planes, query, sink: sink.collect(), spans }
+        Case { spec, planes, query, sink: sink.collect(), spans, side: Side::End }
     }
 
     fn kernel(&self, level: IsaLevel) -> Kernel {
@@ -278,26 +324,70 @@ impl Case {
         rows: std::ops::Range<usize>,
         threads: usize,
     ) -> (Vec<f32>, Vec<f32>) {
-        let layer = self.planes.call(&self.spans[rows.clone()]);
+        let layer = self.planes.call(&self.spans[rows.clone()], self.side);
         let count = rows.len();
+        let query = &self.query[rows.start * self.spec.query.0..][..count * self.spec.query.0];
+        let mut query = Guarded::new(&bytes(query), self.side);
         let context =
             StepContext { layer: &layer, rows: count as u32, barrier: wait_for_team, ..context() };
         let given = [
             Input::Context(&context),
-            Input::floats(
-                &self.query[rows.start * self.spec.query.0..][..count * self.spec.query.0],
-            ),
+            Input::Guarded(query.bytes().as_ptr()),
             if self.spec.sinks { Input::floats(&self.sink) } else { Input::Nothing },
         ];
         let shared = self.spec.shared_bytes() / 4;
-        kernel.run_team(&given, count * self.spec.output_row, shared, threads)
+        kernel.run_team(&given, count * self.spec.output_row, shared, (threads, self.side))
     }
 
-    fn check(&mut self, level: IsaLevel) {
+    /// Makes numbers of some rows and queries so small that they are subnormal, or zeros.
+    pub(super) fn with_tiny_numbers(&mut self, random: &mut Random) {
+        let ty = dtype(self.planes.shape.number);
+        let numbers = [&mut self.planes.keys, &mut self.planes.values, &mut self.query];
+        for number in numbers.into_iter().flatten().filter(|number| **number != stored(POISON, ty))
+        {
+            let tiny = [1e-40, -3e-42, 0.0, -0.0, 6e-8, -1e-7][random.below(6)];
+            if *number != POISON && random.below(4) == 0 {
+                *number = stored(tiny, ty);
+            }
+        }
+    }
+
+    /// Rows that read an infinite number show it; the bits of others stay.
+    pub(super) fn check_infinity(&mut self, random: &mut Random, level: IsaLevel) {
+        let kernel = self.kernel(level);
+        let rows = self.spans.len();
+        let before = self.run(&kernel, 0..rows, 2);
+        let seen: Vec<(usize, usize)> = self.spans.iter().flat_map(places).collect();
+        let (slot, row) = seen[random.below(seen.len())];
+        let at = self.planes.row(slot, 0, row);
+        let width = self.spec.cache.value_width;
+        let old = std::mem::replace(&mut self.planes.values[at * width], f32::INFINITY);
+        self.planes.guarded = None;
+        let after = self.run(&kernel, 0..rows, 2);
+        self.planes.values[at * width] = old;
+        self.planes.guarded = None;
+        let row_of = self.spec.output_row;
+        let group = self.spec.score.heads / self.spec.cache.kv_heads;
+        for (index, (before, after)) in before.chunks(row_of).zip(after.chunks(row_of)).enumerate()
+        {
+            let reads = places(&self.spans[index]).any(|place| place == (slot, row));
+            for (column, (before, after)) in before.iter().zip(after).enumerate() {
+                let is_touched = reads && column % width == 0 && column < group * width;
+                let what = (level, self.spec.cache, index, column);
+                if is_touched {
+                    assert!(!after.is_finite(), "{what:?}: {after}");
+                } else {
+                    assert_eq!(before.to_bits(), after.to_bits(), "{what:?}");
+                }
+            }
+        }
+    }
+
+    pub(super) fn check(&mut self, level: IsaLevel) {
         let spec = self.spec;
         let kernel = self.kernel(level);
         let got = self.run(&kernel, 0..self.spans.len(), 2);
-        let CacheShape { kv_heads, key_width, value_width } = spec.cache;
+        let CacheShape { kv_heads, key_width, value_width, .. } = spec.cache;
         for (row, got) in got.chunks(spec.output_row).enumerate() {
             assert_eq!(got[spec.output_row - 1], POISON);
             for head in 0..spec.score.heads {
@@ -327,7 +417,7 @@ const SIZES: [Sizes; 9] = [
     (40, 3, 1, 8, 8),
 ];
 
-const PATTERNS: [Pattern; 5] = [
+pub(super) const PATTERNS: [Pattern; 5] = [
     Pattern::Random,
     Pattern::Causal,
     Pattern::Window(30),
@@ -339,9 +429,11 @@ fn check(sinks: bool, softcap: f32) {
     let mut random = Random::new(31);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let mut case = Case::new(&mut random, sizes, pattern, sinks, softcap);
-            for level in levels() {
-                case.check(level);
+            for number in CacheType::ALL {
+                let mut case = Case::new(&mut random, sizes, number, pattern, (sinks, softcap));
+                for level in levels() {
+                    case.check(level);
+                }
             }
         }
     }
@@ -365,7 +457,8 @@ fn company_changes_no_bit_of_attention() {
     let mut random = Random::new(33);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let mut case = Case::new(&mut random, sizes, pattern, true, 0.0);
+            let number = CacheType::ALL[random.below(3)];
+            let mut case = Case::new(&mut random, sizes, number, pattern, (true, 0.0));
             for level in levels() {
                 let kernel = case.kernel(level);
                 let rows = case.spans.len();
@@ -403,7 +496,8 @@ fn threads_share_a_long_row() {
             [(1, 1, 2, true), (1, 3, 2, true), (1, 2, 2, false), (2, 1, 2, false), (1, 1, 1, false)]
         {
             let sizes = (rows, 6, kv_heads, 16, 16);
-            let mut case = Case::new(&mut random, sizes, Pattern::Causal, false, 0.0);
+            let mut case =
+                Case::new(&mut random, sizes, CacheType::F32, Pattern::Causal, (false, 0.0));
             for span in &mut case.spans {
                 span.ranges[0] = range(0, 0, 1200);
             }
@@ -428,64 +522,90 @@ fn wide_levels_agree_bit_by_bit() {
     let mut random = Random::new(34);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let mut case = Case::new(&mut random, sizes, pattern, true, 0.0);
-            let [avx2, avx512] = [IsaLevel::Avx2, IsaLevel::Avx512].map(|level| {
-                let kernel = case.kernel(level);
-                case.run(&kernel, 0..case.spans.len(), 2)
-            });
-            let bits = |floats: &[f32]| floats.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
-            assert!(bits(&avx2) == bits(&avx512), "{sizes:?} {pattern:?}");
+            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0]) {
+                let mut case = Case::new(&mut random, sizes, number, pattern, (true, softcap));
+                let [avx2, avx512] = [IsaLevel::Avx2, IsaLevel::Avx512].map(|level| {
+                    let kernel = case.kernel(level);
+                    case.run(&kernel, 0..case.spans.len(), 2)
+                });
+                let bits = |floats: &[f32]| floats.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
+                assert!(bits(&avx2) == bits(&avx512), "{sizes:?} {number:?} {pattern:?}");
+            }
         }
     }
 }
 
-/// A row's key and value go where its span says; nothing else of the planes is written.
+/// A row's key and value go where its span says, rounded as the interpreter does it; nothing else of
+/// the planes is written.
 #[test]
 fn rows_are_written_where_spans_say() {
     let mut random = Random::new(32);
     for (rows, kv_heads, key_width, value_width) in
         [(1, 1, 1, 1), (1, 2, 6, 9), (8, 3, 16, 17), (21, 1, 37, 33)]
     {
-        let cache = CacheShape { kv_heads, key_width, value_width };
-        let (key_row, value_row) = (kv_heads * key_width + 2, kv_heads * (value_width + 1));
-        let kernel = Kernel::new(|assembly| {
-            emit_append(assembly, &cache, (key_row, key_width), (value_row, value_width + 1))
-        });
-        let spans: Vec<RowSpans> = (0..rows)
-            .map(|row| RowSpans {
-                write_slot: random.below(SLOTS) as u32,
-                write_row: ((row * 4 + random.below(4)) % CACHE_ROWS) as u32,
-                ..Default::default()
-            })
-            .collect();
-        let key = random.units(rows * key_row);
-        let value = random.units(rows * value_row);
-        let mut planes = Planes::new(cache);
-        let mut expected = Planes::new(cache);
-        for (row, span) in spans.iter().enumerate() {
-            for head in 0..kv_heads {
-                let at = expected.row(span.write_slot as usize, head, span.write_row as usize);
-                expected.keys[at * key_width..][..key_width]
-                    .copy_from_slice(&key[row * key_row + head * key_width..][..key_width]);
-                expected.values[at * value_width..][..value_width].copy_from_slice(
-                    &value[row * value_row + head * (value_width + 1)..][..value_width],
-                );
+        for number in CacheType::ALL {
+            let cache = CacheShape { kv_heads, key_width, value_width, number };
+            let (key_row, value_row) = (kv_heads * key_width + 2, kv_heads * (value_width + 1));
+            let kernel = Kernel::new(|assembly| {
+                emit_append(assembly, &cache, (key_row, key_width), (value_row, value_width + 1))
+            });
+            let spans: Vec<RowSpans> = (0..rows)
+                .map(|row| RowSpans {
+                    write_slot: random.below(SLOTS) as u32,
+                    write_row: ((row * 4 + random.below(4)) % CACHE_ROWS) as u32,
+                    ..Default::default()
+                })
+                .collect();
+            let mut key = random.units(rows * key_row);
+            let value = random.units(rows * value_row);
+            // Borders: halves between two numbers, subnormal ones, beyond the range, no numbers.
+            let borders = [
+                65504.0,
+                65519.99,
+                65520.0,
+                -1e6,
+                f32::MAX,
+                f32::INFINITY,
+                f32::NEG_INFINITY,
+                6e-8,
+                2.98e-8,
+                -0.0,
+                1.000_488_3,
+                1.001_464_8,
+                1.003_906_2,
+                1e-40,
+            ];
+            for (index, number) in key.iter_mut().enumerate() {
+                if index % 3 == 1 {
+                    *number = borders[random.below(borders.len())];
+                }
             }
+            let mut planes = Planes::new(cache);
+            let mut expected = Planes::new(cache);
+            for (row, span) in spans.iter().enumerate() {
+                for head in 0..kv_heads {
+                    let at = expected.row(span.write_slot as usize, head, span.write_row as usize);
+                    let key = &key[row * key_row + head * key_width..][..key_width];
+                    let value = &value[row * value_row + head * (value_width + 1)..][..value_width];
+                    expected.set(at, key, value);
+                }
+            }
+            let layer = planes.call(&spans, Side::End);
+            let context = StepContext { layer: &layer, ..context() };
+            let address = std::ptr::from_ref(&context) as u64;
+            kernel.code.call_kernel(
+                &kernel.name,
+                &mut [
+                    Argument::Count(address),
+                    Argument::Read(&bytes(&key)),
+                    Argument::Read(&bytes(&value)),
+                    Argument::Count(0),
+                    Argument::Count(rows as u64),
+                ],
+            );
+            let written = planes.guarded.take().unwrap().map(Guarded::finish);
+            let expected = [&expected.keys, &expected.values].map(|plane| encoded(number, plane));
+            assert!(written == expected, "{number:?}");
         }
-        let layer = planes.call(&spans);
-        let context = StepContext { layer: &layer, ..context() };
-        let address = std::ptr::from_ref(&context) as u64;
-        kernel.code.call_kernel(
-            &kernel.name,
-            &mut [
-                Argument::Count(address),
-                Argument::Read(&bytes(&key)),
-                Argument::Read(&bytes(&value)),
-                Argument::Count(0),
-                Argument::Count(rows as u64),
-            ],
-        );
-        assert_eq!(planes.keys, expected.keys);
-        assert_eq!(planes.values, expected.values);
     }
 }

@@ -6,8 +6,10 @@
 //! below 2⁻⁴⁰ here), for which [`FIRST_ORDER`] makes room.
 
 mod attention;
+mod attention_random;
 mod elements;
 mod faults;
+pub(super) mod guard;
 mod processor;
 mod rounding;
 mod rows;
@@ -19,6 +21,7 @@ use std::sync::{Arc, Barrier};
 
 use weir_abi::StepContext;
 
+use self::guard::{Guarded, Side};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::jit::{Argument, ExecutableCode};
 
@@ -90,20 +93,20 @@ impl Kernel {
     }
 
     /// Calls a kernel that divides its work itself as a team of threads over an output of poison,
-    /// with `shared` floats of it as memory; returns both. The context's barrier is
-    /// [`wait_for_team`].
+    /// with `shared` floats of it as memory, both between pages without access; returns both. The
+    /// context's barrier is [`wait_for_team`].
     fn run_team(
         &self,
         inputs: &[Input<'_>],
         output: usize,
         shared: usize,
-        threads: usize,
+        (threads, side): (usize, Side),
     ) -> (Vec<f32>, Vec<f32>) {
-        let mut out = bytes(&vec![POISON; output]);
-        let mut memory = bytes(&vec![POISON; shared]);
+        let mut out = Guarded::new(&bytes(&vec![POISON; output]), side);
+        let mut memory = Guarded::new(&bytes(&vec![POISON; shared]), side);
         // Addresses, for the threads write to parts of the same memory.
         let mut words: Vec<u64> = inputs.iter().map(|input| input.address()).collect();
-        words.extend([out.as_mut_ptr() as u64, memory.as_mut_ptr() as u64]);
+        words.extend([&mut out, &mut memory].map(|buffer| buffer.bytes().as_mut_ptr() as u64));
         let team = Arc::new(Barrier::new(threads));
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -117,7 +120,7 @@ impl Kernel {
                 });
             }
         });
-        (floats(&out), floats(&memory))
+        (floats(&out.finish()), floats(&memory.finish()))
     }
 }
 
@@ -134,6 +137,8 @@ extern "C" fn wait_for_team(_: *const c_void, _: u32) {
 enum Input<'a> {
     Context(&'a StepContext),
     Floats(Vec<u8>),
+    /// Memory that the test keeps.
+    Guarded(*const u8),
     Nothing,
 }
 
@@ -146,6 +151,7 @@ impl Input<'_> {
         match self {
             Input::Context(context) => std::ptr::from_ref::<StepContext>(context) as u64,
             Input::Floats(bytes) => bytes.as_ptr() as u64,
+            Input::Guarded(address) => address.addr() as u64,
             Input::Nothing => 0,
         }
     }
@@ -156,6 +162,7 @@ impl Input<'_> {
                 Argument::Count(std::ptr::from_ref::<StepContext>(context) as u64)
             }
             Input::Floats(bytes) => Argument::Read(bytes),
+            Input::Guarded(address) => Argument::Count(address.addr() as u64),
             Input::Nothing => Argument::Null,
         }
     }

@@ -6,19 +6,14 @@ use std::mem::offset_of;
 
 use weir_abi::RowSpans;
 
-use super::{CHUNK, Operands, RowsOfTile, Team, Unit, range_of_row};
+use super::{CHUNK, Next, Operands, RowsOfTile, Team, Unit, range_of_row};
 use crate::emit::{Body, InstBuilder, IntCC, POINTER, Value};
 use crate::kernels::attention::AttendSpec;
 use crate::kernels::rows::copy_floats;
 
-/// Floats that a chunk of one key/value head leaves: sums, maxima and totals of its queries.
-fn partial_floats(spec: &AttendSpec) -> usize {
-    spec.group() * (spec.cache.value_width + 2)
-}
-
-/// Bytes of shared memory that `chunks` chunks need for each key/value head.
+/// Bytes of shared memory for `chunks` chunks of every head: sums, maximum and total of each query.
 pub(in crate::kernels::attention) fn bytes(spec: &AttendSpec, chunks: usize) -> usize {
-    spec.cache.kv_heads * chunks * partial_floats(spec) * 4
+    spec.score.heads * chunks * (spec.cache.value_width + 2) * 4
 }
 
 /// Whether the step is one row of several chunks, for which there is room, and its heads would leave
@@ -35,8 +30,8 @@ pub(super) fn pays(b: &mut Body<'_>, unit: &Unit<'_>, rows: Value, threads: Valu
         let count = b.sub(end, first);
         vec![b.add(chunks[0], count)]
     })[0];
-    let heads = b.int(unit.spec.cache.kv_heads as i64);
-    let left = b.ins().urem(heads, threads);
+    let parts = b.int(unit.parts());
+    let left = b.ins().urem(parts, threads);
     let conditions = [
         b.compare_const(IntCC::Equal, rows, 1),
         b.compare_const(IntCC::NotEqual, left, 0),
@@ -51,11 +46,10 @@ pub(super) fn pays(b: &mut Body<'_>, unit: &Unit<'_>, rows: Value, threads: Valu
 pub(super) fn attend(b: &mut Body<'_>, unit: &Unit<'_>, operands: &Operands, team: &Team) {
     let state = b.stack(16);
     let zero = b.int(0);
-    let one = b.int(1);
-    let heads = unit.spec.cache.kv_heads as i64;
+    let parts = unit.parts();
     b.store(zero, state, 0);
-    b.for_count(heads, 1, |b, kv_head| {
-        let rows = RowsOfTile { start: zero, count: one, kv_head };
+    b.for_count(parts, 1, |b, part| {
+        let rows = unit.only_row(b, part);
         unit.prepare(b, &rows, operands);
         unit.each_chunk(b, &rows, |b, walk, chunk| {
             let number = b.load(POINTER, state, 0);
@@ -70,8 +64,8 @@ pub(super) fn attend(b: &mut Body<'_>, unit: &Unit<'_>, operands: &Operands, tea
     // Chunks are numbered again, heads are dealt out.
     b.store(zero, state, 0);
     b.store(zero, state, 8);
-    b.for_count(heads, 1, |b, kv_head| {
-        let rows = RowsOfTile { start: zero, count: one, kv_head };
+    b.for_count(parts, 1, |b, part| {
+        let rows = unit.only_row(b, part);
         let is_mine = team.takes_next(b, state, 8);
         b.if_then(is_mine, |b| unit.prepare(b, &rows, operands));
         unit.each_chunk(b, &rows, |b, walk, chunk| {
@@ -87,12 +81,25 @@ pub(super) fn attend(b: &mut Body<'_>, unit: &Unit<'_>, operands: &Operands, tea
     });
 }
 
+impl Unit<'_> {
+    /// The unit of row 0 and a part of its heads.
+    fn only_row(&self, b: &mut Body<'_>, part: Value) -> RowsOfTile {
+        let [zero, one] = [0, 1].map(|number| b.int(number));
+        RowsOfTile { start: zero, count: one, part, next: Next { row: zero, part } }
+    }
+
+    /// Floats that a chunk of one part leaves: sums, maxima and totals of its queries.
+    fn partial_floats(&self) -> usize {
+        self.scratch.heads * (self.spec.cache.value_width + 2)
+    }
+}
+
 /// Copies the sums of a chunk from the scratch to place `number`, or back.
 fn copy(b: &mut Body<'_>, unit: &Unit<'_>, partials: Value, number: Value, out: bool) {
     let spec = unit.spec;
-    let group = spec.group();
+    let group = unit.scratch.heads;
     let width = spec.cache.value_width;
-    let shared = b.element(partials, number, partial_floats(spec) as i64 * 4);
+    let shared = b.element(partials, number, unit.partial_floats() as i64 * 4);
     let copy = |b: &mut Body<'_>, own: Value, shared: Value, floats: usize| {
         let (from, to) = if out { (own, shared) } else { (shared, own) };
         copy_floats(b, from, to, floats);

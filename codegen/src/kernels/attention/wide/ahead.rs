@@ -1,0 +1,120 @@
+//! What is asked for from memory while a tile is computed.
+//!
+//! Rows of short ranges come from another key/value head, and so from another place in memory, after
+//! a few tiles: hardware that follows a stream of addresses has to begin anew each time. So while a
+//! tile of a unit is computed, the tile at the same place of the unit that its thread takes next is
+//! asked for, as many rows of it as are computed. Of a long range it is the next tile of the same
+//! range: what a whole range holds would not stay in the nearest caches until it is needed.
+//!
+//! Nothing here changes a result; rows that are asked for in vain (a next range that is shorter) lie
+//! in the cache all the same.
+
+use std::mem::offset_of;
+
+use weir_abi::RowSpans;
+
+use super::{RangeOfRow, SPAN, TILE, Team, Unit, Walk, plane_rows, range_of_row};
+use crate::emit::{Body, InstBuilder, IntCC, Value};
+
+/// Rows of a range whose successor is asked for as a whole.
+const SHORT: i64 = 512;
+
+/// The unit that a thread takes after another one: a row and a part of its heads.
+#[derive(Clone, Copy)]
+pub(super) struct Next {
+    pub(super) row: Value,
+    pub(super) part: Value,
+}
+
+/// The rows of a range that is walked next.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    /// Key and value rows, moved so that the range's tiles lie at the places of the one walked now.
+    keys: Value,
+    values: Value,
+    /// Place behind the last row.
+    end: Value,
+    /// Whether the range walked now is long.
+    is_long: Value,
+}
+
+/// Where rows are asked for.
+pub(super) struct Place {
+    pub(super) keys: Value,
+    pub(super) values: Value,
+}
+
+impl Unit<'_> {
+    /// The unit of a tile of rows `start .. row` that a thread takes after `part`. `is_row` says
+    /// whether a row `row` exists.
+    pub(super) fn next(
+        &self,
+        b: &mut Body<'_>,
+        [start, row, is_row]: [Value; 3],
+        part: Value,
+        team: &Team,
+    ) -> Next {
+        let parts = b.int(self.parts());
+        let part = b.add(part, team.threads);
+        let is_same = b.compare(IntCC::SignedLessThan, part, parts);
+        let wrapped = b.ins().urem(part, parts);
+        let behind = b.select(is_row, row, start);
+        Next { row: b.select(is_same, start, behind), part: wrapped }
+    }
+}
+
+impl Ahead {
+    /// What to ask for while range number `range` is walked, from the tile at `first` to `end`.
+    pub(super) fn of(
+        b: &mut Body<'_>,
+        unit: &Unit<'_>,
+        next: Next,
+        range: Value,
+        [first, end]: [Value; 2],
+    ) -> Ahead {
+        let span = b.element(unit.spans, next.row, SPAN);
+        let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
+        let exists = b.compare(IntCC::SignedLessThan, range, ranges);
+        let zero = b.int(0);
+        let range = b.select(exists, range, zero);
+        let RangeOfRow { slot, first: next_first, rows } = range_of_row(b, span, range);
+        let next_end = b.add(next_first, rows);
+        let next_tile = b.ins().band_imm_s(next_first, -TILE);
+        let moved = b.sub(next_tile, first);
+        let head = unit.kv_head(b, next.part);
+        let keys = plane_rows(b, unit.layer, false, slot, head);
+        let values = plane_rows(b, unit.layer, true, slot, head);
+        let length = b.sub(end, first);
+        Ahead {
+            keys: b.element(keys, moved, unit.spec.cache.key_bytes() as i64),
+            values: b.element(values, moved, unit.spec.cache.value_bytes() as i64),
+            end: b.sub(next_end, moved),
+            is_long: b.compare_const(IntCC::SignedGreaterThan, length, SHORT),
+        }
+    }
+
+    /// What to ask for while the tile at `place` is computed; itself where nothing follows.
+    pub(super) fn place(
+        &self,
+        b: &mut Body<'_>,
+        unit: &Unit<'_>,
+        walk: &Walk,
+        place: Value,
+    ) -> Place {
+        let behind = b.add_const(place, TILE);
+        let goes_on = b.compare(IntCC::SignedLessThan, behind, walk.end);
+        let is_own = b.ins().band(self.is_long, goes_on);
+        let place_of_next = b.select(is_own, behind, place);
+        let exists = b.compare(IntCC::SignedLessThan, place, self.end);
+        let exists = b.ins().bor(exists, is_own);
+        let [keys, values] =
+            [(walk.keys, self.keys), (walk.values, self.values)].map(|(own, next)| {
+                let next = b.select(is_own, own, next);
+                b.select(exists, next, own)
+            });
+        Place {
+            keys: b.element(keys, place_of_next, unit.spec.cache.key_bytes() as i64),
+            values: b.element(values, place_of_next, unit.spec.cache.value_bytes() as i64),
+        }
+    }
+}
