@@ -80,8 +80,7 @@ impl Bound {
         for (_, constant) in graph.constants.iter() {
             weight_error = weight_error.max(rounding_error(constant));
         }
-        let cache_error = graph.caches.values().map(|cache| stored_error(cache.dtype));
-        let cache_error = cache_error.fold(0.0, f64::max);
+        let cache_error = cache_error(graph);
         if input_error == 0.0 && weight_error == 0.0 && cache_error == 0.0 {
             return Ok(None);
         }
@@ -92,6 +91,19 @@ impl Bound {
         let error = accumulated(graph.caches.len(), start, product, cache_error.powi(2));
         let relative = MARGIN * error.sqrt();
         Ok(Some(Bound { relative, norms: head_norms(graph)? }))
+    }
+
+    /// The bound of a graph at stage `Fixed` whose products are computed in float32: that of its
+    /// caches of 16 bits alone.
+    pub fn of_caches(graph: &Graph) -> Result<Bound> {
+        let error = accumulated(graph.caches.len(), 0.0, 0.0, cache_error(graph).powi(2));
+        Ok(Bound { relative: MARGIN * error.sqrt(), norms: head_norms(graph)? })
+    }
+
+    /// What two systems may differ by that both round to caches of 16 bits: a value near the middle of
+    /// two numbers goes either way.
+    pub fn between_systems(&self) -> Bound {
+        Bound { relative: self.relative / 8.0, norms: self.norms.clone() }
     }
 
     /// Judges rows of logits against float32: all together, each row, each logit.
@@ -171,11 +183,16 @@ pub fn rounding_error(constant: &Constant) -> f64 {
     }
 }
 
+/// That of the graph's caches; the largest if they differ.
+fn cache_error(graph: &Graph) -> f64 {
+    graph.caches.values().map(|cache| stored_error(cache.dtype)).fold(0.0, f64::max)
+}
+
 /// Root mean square of what rounding to a cache's number format changes, in parts of the value.
 fn stored_error(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / 2048.0 / 3f64.sqrt(),
-        DType::BF16 => 1.0 / 512.0 / 3f64.sqrt(),
+        DType::BF16 => 1.0 / 256.0 / 3f64.sqrt(),
         _ => 0.0,
     }
 }

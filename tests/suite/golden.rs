@@ -126,7 +126,7 @@ fn short_cache(folder: &Path) -> Result<()> {
         let mut binary = Binary::compile(folder, &setup)?;
         let mut jit = Jit::compile(folder, &setup)?;
         let mut oracle = Oracle::lower(folder, &setup)?;
-        let bound = Bound::of(oracle.graph())?.context("a cache of 16 bits has a bound")?;
+        let bound = Bound::of_caches(oracle.graph())?;
         for case in read(folder)? {
             let ours = jit.logits(&case.prompt, &case.forced)?;
             let what = format!("{} {} {kv_dtype:?}", name(folder), case.name);
@@ -141,8 +141,9 @@ fn short_cache(folder: &Path) -> Result<()> {
                     bail!("{what}: JIT and binary differ");
                 }
                 let defined = oracle.logits(&case.prompt, &case.forced)?;
-                close(&what, &ours.prefill, &defined.prefill, FLOAT)?;
-                close(&what, &ours.steps, &defined.steps, FLOAT)?;
+                let what = format!("{what} against the definition");
+                bound.between_systems().check(&what, &ours.prefill, &defined.prefill)?;
+                bound.between_systems().check(&what, &ours.steps, &defined.steps)?;
             }
         }
     }
