@@ -15,8 +15,11 @@ const FALSE_ALARM: f64 = 1e-6;
 /// assumed, and for rows of a prompt that share their errors.
 const MARGIN: f64 = 2.0;
 
-/// Gains of attention and of a gated MLP on the squared relative error of their inputs.
-const GAINS: [f64; 2] = [3.0, 2.0];
+/// Deviation of the scores of an attention whose rotation only turns, as assumed.
+const SCORES: f64 = 1.0;
+
+/// Gain of a gated MLP on the squared relative error of its input.
+const MLP_GAIN: f64 = 2.0;
 
 /// Prompts of three tokens that two systems of the same rounding are compared on.
 pub const PROMPTS: usize = 5;
@@ -59,6 +62,9 @@ pub struct Bound {
     pub relative: f64,
     /// Norm of each logit's weights in parts of their root mean square.
     norms: Vec<f64>,
+    /// Keys and values of a token, and the unit in the last place of a stored one in parts of the
+    /// root mean square of its row.
+    stored: (usize, f64),
 }
 
 impl Bound {
@@ -88,22 +94,39 @@ impl Bound {
         // of embeddings is one at the beginning of the stream.
         let product = input_error.hypot(weight_error).powi(2);
         let start = if weight_error > 0.0 { product } else { 0.0 };
-        let error = accumulated(graph.caches.len(), start, product, cache_error.powi(2));
-        let relative = MARGIN * error.sqrt();
-        Ok(Some(Bound { relative, norms: head_norms(graph)? }))
+        Bound::accumulated(graph, start, product, cache_error.powi(2)).map(Some)
     }
 
     /// The bound of a graph at stage `Fixed` whose products are computed in float32: that of its
     /// caches of 16 bits alone.
     pub fn of_caches(graph: &Graph) -> Result<Bound> {
-        let error = accumulated(graph.caches.len(), 0.0, 0.0, cache_error(graph).powi(2));
-        Ok(Bound { relative: MARGIN * error.sqrt(), norms: head_norms(graph)? })
+        Bound::accumulated(graph, 0.0, 0.0, cache_error(graph).powi(2))
     }
 
-    /// What two systems may differ by that both round to caches of 16 bits: a value near the middle of
-    /// two numbers goes either way.
-    pub fn between_systems(&self) -> Bound {
-        Bound { relative: self.relative / 8.0, norms: self.norms.clone() }
+    fn accumulated(graph: &Graph, start: f64, product: f64, stored: f64) -> Result<Bound> {
+        let scores = SCORES * rotary_factor(graph)?;
+        let error = accumulated(graph.caches.len(), scores, start, product, stored);
+        let values = graph
+            .caches
+            .values()
+            .map(|cache| cache.kv_heads as usize * (cache.key_width + cache.value_width) as usize);
+        // A power of two below a value is 0.56 of its row's root mean square on average.
+        let unit = 0.56 * 2.0 * 3f64.sqrt() * cache_error(graph);
+        Ok(Bound {
+            relative: MARGIN * error.sqrt(),
+            norms: head_norms(graph)?,
+            stored: (values.sum(), unit),
+        })
+    }
+
+    /// What two systems may differ by that both round to caches of 16 bits, for `rows` tokens: so
+    /// many values near the middle of two numbers go either way as chance allows.
+    pub fn between_systems(&self, rows: usize) -> Bound {
+        let (values, unit) = self.stored;
+        let values = (rows * values) as f64;
+        let expected = values * 12.0 * f64::from(f32::EPSILON) / 2.0 / unit;
+        let share = 12.0 * f64::from(most_events(expected)) / values;
+        Bound { relative: self.relative * share.sqrt(), ..self.clone() }
     }
 
     /// Judges rows of logits against float32: all together, each row, each logit.
@@ -197,13 +220,55 @@ fn stored_error(dtype: DType) -> f64 {
     }
 }
 
+/// The least number that a Poisson variable of this mean exceeds by a false alarm only.
+fn most_events(mean: f64) -> u32 {
+    let mut chance = (-mean).exp();
+    let mut beyond = 1.0 - chance;
+    let mut count = 0;
+    while beyond > FALSE_ALARM {
+        count += 1;
+        chance *= mean / f64::from(count);
+        beyond -= chance;
+    }
+    count
+}
+
+/// What rotation multiplies a score by: 1, or cos² + sin² of tables that also scale.
+fn rotary_factor(graph: &Graph) -> Result<f64> {
+    let mut factor = 1f64;
+    for (_, node) in graph.main.nodes.iter() {
+        let Op::Layer(layer) = &node.op else { continue };
+        let body = &graph.kinds[layer.kind].body;
+        let table = |value| -> Result<Option<Vec<f32>>> {
+            let Some(param) = body.params.iter().position(|param| param.value == value) else {
+                return Ok(None);
+            };
+            let Some(index) = param.checked_sub(node.operands.len()) else { return Ok(None) };
+            Ok(Some(graph.constants[layer.weights[index]].tensor()?.f32s()?.to_vec()))
+        };
+        for (_, rotary) in body.nodes.iter() {
+            if !matches!(rotary.op, Op::RotaryRows(_)) {
+                continue;
+            }
+            let [_, _, cos, sin] = rotary.operands[..] else { continue };
+            let (Some(cos), Some(sin)) = (table(cos)?, table(sin)?) else { continue };
+            for (cos, sin) in cos.iter().zip(&sin) {
+                factor = factor.max(f64::from(*cos).powi(2) + f64::from(*sin).powi(2));
+            }
+        }
+    }
+    Ok(factor)
+}
+
 /// Squared relative error of the logits, from those of one product's input and of one stored key or
-/// value: block i of the residual stream is 1 / (i + 1) of what it is added to, and adds the error
+/// value, and the deviation of scores: block i of the residual stream is 1 / (i + 1) of what it is added to, and adds the error
 /// that it inherits, with its gain, that of the input of its second product, and in attention those
 /// of keys and values; the head adds one more.
-fn accumulated(layers: usize, start: f64, product: f64, stored: f64) -> f64 {
+fn accumulated(layers: usize, scores: f64, start: f64, product: f64, stored: f64) -> f64 {
     let mut error = start;
-    let blocks = GAINS.iter().zip([2.0 * stored, 0.0]).cycle();
+    let squared = scores.powi(2);
+    let attention = (1.0 + 2.0 * squared, (1.0 + squared) * stored);
+    let blocks = [attention, (MLP_GAIN, 0.0)].into_iter().cycle();
     for (index, (gain, cache)) in blocks.take(2 * layers).enumerate() {
         let share = 1.0 / (index + 2) as f64;
         let block = gain * (error + product) + cache + product;
