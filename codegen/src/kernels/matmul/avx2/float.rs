@@ -13,7 +13,7 @@ use iced_x86::code_asm::*;
 
 use super::{Avx2, Place, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
-    FloatReduction, INPUT, PREFETCH, SCRATCH, TileShape, WEIGHTS,
+    FloatReduction, INPUT, SCRATCH, TileShape, WEIGHTS, ahead,
 };
 use crate::kernels::matmul::decode;
 use crate::pack::WeightFormat;
@@ -51,7 +51,7 @@ impl Avx2<'_> {
         let begin_block = |code: &mut CodeAssembler| self.keep_parameters(code, &places[..per_row]);
         let unit = |code: &mut CodeAssembler, unit: usize, elements: usize| {
             for place in places[..per_row].iter().filter(|place| place.half == 0) {
-                let ahead = self.weight_offset(*place, unit) + PREFETCH;
+                let ahead = self.weight_offset(*place, unit) + ahead(shape.rows);
                 code.prefetcht0(byte_ptr(WEIGHTS + ahead))?;
             }
             for element in 0..elements {

@@ -16,7 +16,7 @@ use iced_x86::code_asm::*;
 use super::{Avx2, Place, Products, REGISTER, YMM, places};
 use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PREFETCH, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
+    COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS, ahead,
 };
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
@@ -132,6 +132,7 @@ impl Avx2<'_> {
                 }
             }
         }
+        let ahead = ahead(places.iter().map(|place| place.row + 1).max().unwrap_or(1));
         let units: Vec<usize> = (0..part.block / self.unit_elements()).collect();
         let of_chunk = if self.is_pairs_of_nibbles() { CHUNK / 8 } else { units.len() };
         for (chunk_index, chunk) in units.chunks(of_chunk).enumerate() {
@@ -140,7 +141,7 @@ impl Avx2<'_> {
                     let at = self.spec.layout.codes_offset()
                         + self.weight_offset(*half, part.first_unit + unit);
                     if half.half == 0 {
-                        code.prefetcht0(byte_ptr(WEIGHTS + at + PREFETCH))?;
+                        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead))?;
                     }
                     for codes in self.load_codes(code, at, *unit, free)? {
                         let of_half =

@@ -15,6 +15,7 @@ use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
 use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
+    ahead,
 };
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
@@ -111,6 +112,9 @@ impl Avx2<'_> {
                 let place = Place { row: 0, group: 0, half };
                 let at = self.spec.layout.codes_offset()
                     + self.weight_offset(place, part.first_unit + unit);
+                if half == 0 {
+                    code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(STEP)))?;
+                }
                 for codes in self.load_codes(code, at, unit, [ymm12, ymm13])? {
                     let to = codes_at(codes.first, half);
                     code.vmovdqu(ymmword_ptr(SCRATCH + to), codes.unsigned)?;

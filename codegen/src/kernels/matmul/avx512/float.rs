@@ -12,7 +12,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
-use crate::kernels::matmul::assembled::{FloatReduction, INPUT, PREFETCH, TileShape, WEIGHTS};
+use crate::kernels::matmul::assembled::{FloatReduction, INPUT, TileShape, WEIGHTS, ahead};
 use crate::kernels::matmul::decode;
 use crate::pack::{GROUP, WeightFormat, ZeroPoint};
 
@@ -62,7 +62,7 @@ impl Avx512<'_> {
         let per_unit = decode::unit_elements(format);
         let unit = |code: &mut CodeAssembler, unit: usize, elements: usize| {
             for group in 0..groups {
-                let ahead = self.weight_offset(group, unit) + PREFETCH;
+                let ahead = self.weight_offset(group, unit) + ahead(shape.rows);
                 code.prefetcht0(byte_ptr(WEIGHTS + ahead))?;
             }
             for element in 0..elements {

@@ -1,125 +1,237 @@
 //! Integer arithmetic in 512-bit vectors: exact sums by `vpdpbusd`, scaled per block.
 //!
-//! A tile of many rows has 12 rows × 1 group: 12 float sums, 12 integer sums, 2 registers of codes,
-//! scale, zero point, 2 free ones and a mask. Twelve rows share the codes once they are taken apart.
-//! Integer sums begin with −zero · Σ a where the zero point is implied (a shift of the block's
-//! −Σ a), so that floating-point units, which also multiply bytes, have three operations a block.
+//! Registers of a tile, for blocks of 32 activations (of 64):
+//!
+//! | rows | float sums | integer sums | codes | others |
+//! |---|---|---|---|---|
+//! | 1, 2, 4 | by row | by row, two in turn | 2, one unit at a time | scale, zero point, 2 free, mask |
+//! | 8, 16 (8) | by row | 4 rows at a time | 8 (16): the whole block | scale, zero point, 1 free, mask |
+//!
+//! Many rows share a block's codes once they are taken apart; four rows at a time are enough for
+//! chains of dependent products not to wait. Integer sums begin with −zero · Σ a where the zero point
+//! is implied (a shift of the block's −Σ a), so that floating-point units, which also multiply bytes,
+//! have three operations a block. Two of them besides eight products bound the share of the peak that
+//! blocks of 32 can have: 80 %.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::Activation;
-use crate::kernels::matmul::assembled::{COUNT, INPUT, PREFETCH, TileShape, WEIGHTS};
+use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
 use crate::kernels::matmul::decode;
-use crate::pack::{WeightFormat, ZeroPoint};
+use crate::pack::{Blocks, WeightFormat, ZeroPoint};
+
+/// Rows whose integer sums a tile of many rows holds at a time.
+const AT_ONCE: usize = 4;
+/// Least rows of a tile that holds the codes of a block.
+pub(super) const MANY_ROWS: usize = 8;
+
+/// What all rows of a tile need of a block.
+struct Block<'a> {
+    blocks: Blocks,
+    /// Activations of one scale.
+    activations: usize,
+    /// Scales of the channels, by group.
+    scales: &'a [AsmRegisterZmm],
+    /// Zero points of the channels, by group, unless they are implied.
+    zeros: &'a [AsmRegisterZmm],
+}
 
 impl Avx512<'_> {
+    /// Most rows of a tile: as many as leave room for the codes of a block.
+    pub(super) fn integer_rows(&self) -> usize {
+        match self.spec.activation() {
+            Some(Activation::Int8 { block, .. }) if block > 32 => 8,
+            _ => 16,
+        }
+    }
+
     pub(super) fn integer_sums(
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
     ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
-        let (Some(blocks), Some(Activation::Int8 { block, .. })) =
+        let (Some(blocks), Some(Activation::Int8 { block: activations, .. })) =
             (layout.format.blocks(), self.spec.activation())
         else {
             return Ok(());
         };
-        let sums = shape.rows * shape.groups;
-        // Few sums leave room to add into two registers in turn, so that chains of dependent products
-        // are half as long.
-        let chains = if sums <= 4 { 2 } else { 1 };
-        let mut next = sums;
-        let mut take = |count: usize| {
-            next += count;
-            &ZMM[next - count..next]
-        };
-        let wholes = take(sums * chains);
-        let scales = take(shape.groups);
-        let zeros = match blocks.zero {
-            ZeroPoint::Implied => scales,
-            ZeroPoint::Code | ZeroPoint::Float => take(shape.groups),
-        };
-        let &[one, two, code_sum, scale] = take(4) else { return Ok(()) };
-        for sum in &ZMM[..sums] {
+        let (sums, rest) = ZMM.split_at(shape.rows * shape.groups);
+        let (scales, rest) = rest.split_at(shape.groups);
+        let has_zeros = blocks.zero != ZeroPoint::Implied;
+        let (zeros, rest) = if has_zeros { rest.split_at(shape.groups) } else { (scales, rest) };
+        let block = Block { blocks, activations, scales, zeros };
+        for sum in sums {
             code.vpxord(*sum, *sum, *sum)?;
         }
-        let per_unit = decode::unit_elements(layout.format);
-        let units = block / per_unit;
         let mut again = code.create_label();
         code.mov(COUNT, layout.block_count() as i64)?;
         code.set_label(&mut again)?;
         for group in 0..shape.groups {
             self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
         }
-        for part in 0..blocks.block / block {
-            let input = |row: usize, offset: usize| {
-                let record = row * self.spec.input_row_bytes() + part * (block + 8);
-                dword_bcst(INPUT + (record + offset))
-            };
-            let (scale_at, minus_sum_at) = (block, block + 4);
-            for row in 0..shape.rows {
-                for (index, whole) in wholes[row * shape.groups * chains..][..shape.groups * chains]
-                    .iter()
-                    .enumerate()
-                {
-                    if blocks.zero == ZeroPoint::Implied && index % chains == 0 {
-                        let log_zero = if per_unit == 8 { 3 } else { 7 };
-                        code.vpslld(*whole, input(row, minus_sum_at), log_zero)?;
-                    } else {
-                        code.vpxord(*whole, *whole, *whole)?;
-                    }
-                }
-            }
-            for unit in 0..units {
-                for group in 0..shape.groups {
-                    let at = layout.codes_offset() + self.weight_offset(group, part * units + unit);
-                    code.prefetcht0(byte_ptr(WEIGHTS + at + PREFETCH))?;
-                    let packed = zmmword_ptr(WEIGHTS + at);
-                    let codes = if matches!(layout.format, WeightFormat::Int4(_)) {
-                        code.vmovdqu32(two, packed)?;
-                        code.vpandd(one, two, MASK)?;
-                        code.vpsrld(two, two, 4)?;
-                        code.vpandd(two, two, MASK)?;
-                        vec![one, two]
-                    } else {
-                        code.vmovdqu32(one, packed)?;
-                        vec![one]
-                    };
-                    for row in 0..shape.rows {
-                        for (index, codes) in codes.iter().enumerate() {
-                            let chain = (unit + index) % chains;
-                            let whole = wholes[(row * shape.groups + group) * chains + chain];
-                            let first = unit * per_unit + index * 4;
-                            code.vpdpbusd(whole, *codes, input(row, first))?;
-                        }
-                    }
-                }
-            }
-            // `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
-            for row in 0..shape.rows {
-                if blocks.zero != ZeroPoint::Implied {
-                    code.vcvtdq2ps(code_sum, input(row, minus_sum_at))?;
-                }
-                for group in 0..shape.groups {
-                    let at = (row * shape.groups + group) * chains;
-                    let whole = wholes[at];
-                    if chains == 2 {
-                        code.vpaddd(whole, whole, wholes[at + 1])?;
-                    }
-                    code.vcvtdq2ps(whole, whole)?;
-                    if blocks.zero != ZeroPoint::Implied {
-                        code.vfmadd231ps(whole, zeros[group], code_sum)?;
-                    }
-                    code.vmulps(scale, scales[group], input(row, scale_at))?;
-                    code.vfmadd231ps(self.sum(shape, row, group), whole, scale)?;
-                }
+        for part in 0..blocks.block / activations {
+            if shape.rows < MANY_ROWS {
+                self.few_rows(code, shape, &block, part, rest)?;
+            } else {
+                self.many_rows(code, shape, &block, part, rest)?;
             }
         }
-        code.add(INPUT, (blocks.block / block * (block + 8)) as i32)?;
+        code.add(INPUT, (blocks.block / activations * (activations + 8)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
+    }
+
+    /// One block of activations, whose codes serve all rows as soon as they are taken apart.
+    fn few_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        block: &Block<'_>,
+        part: usize,
+        free: &[AsmRegisterZmm],
+    ) -> Result<(), IcedError> {
+        // Few sums leave room to add into two registers in turn, so that chains of dependent products
+        // are half as long.
+        let chains = 2;
+        let (wholes, free) = free.split_at(shape.rows * shape.groups * chains);
+        let (codes, free) = free.split_at(2);
+        for row in 0..shape.rows {
+            for group in 0..shape.groups {
+                let pair = &wholes[(row * shape.groups + group) * chains..][..chains];
+                self.begin_sum(code, block, part, row, pair[0])?;
+                code.vpxord(pair[1], pair[1], pair[1])?;
+            }
+        }
+        let per_unit = decode::unit_elements(self.spec.layout.format);
+        for unit in 0..block.activations / per_unit {
+            for group in 0..shape.groups {
+                let used = self.unit_codes(code, shape, block, part, [unit, group], codes)?;
+                for row in 0..shape.rows {
+                    for (index, codes) in codes[..used].iter().enumerate() {
+                        let chain = (unit + index) % chains;
+                        let whole = wholes[(row * shape.groups + group) * chains + chain];
+                        let first = unit * per_unit + index * 4;
+                        code.vpdpbusd(whole, *codes, self.input(block, part, row, first))?;
+                    }
+                }
+            }
+        }
+        for row in 0..shape.rows {
+            for group in 0..shape.groups {
+                let pair = &wholes[(row * shape.groups + group) * chains..][..chains];
+                code.vpaddd(pair[0], pair[0], pair[1])?;
+                self.add_block(code, shape, block, part, [row, group], pair[0], free[0])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One block of activations, whose codes are all held: some rows after others, one group.
+    fn many_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        block: &Block<'_>,
+        part: usize,
+        free: &[AsmRegisterZmm],
+    ) -> Result<(), IcedError> {
+        let per_unit = decode::unit_elements(self.spec.layout.format);
+        let (codes, free) = free.split_at(block.activations / 4);
+        let (wholes, free) = free.split_at(AT_ONCE);
+        for unit in 0..block.activations / per_unit {
+            let codes = &codes[unit * per_unit / 4..];
+            self.unit_codes(code, shape, block, part, [unit, 0], codes)?;
+        }
+        for first in (0..shape.rows).step_by(AT_ONCE) {
+            let rows = first..first + AT_ONCE;
+            for (row, whole) in rows.clone().zip(wholes) {
+                self.begin_sum(code, block, part, row, *whole)?;
+            }
+            for (index, codes) in codes.iter().enumerate() {
+                for (row, whole) in rows.clone().zip(wholes) {
+                    code.vpdpbusd(*whole, *codes, self.input(block, part, row, index * 4))?;
+                }
+            }
+            for (row, whole) in rows.zip(wholes) {
+                self.add_block(code, shape, block, part, [row, 0], *whole, free[0])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Four bytes of a row's record: activations from `offset` on, then their scale and −Σ a.
+    fn input(&self, block: &Block<'_>, part: usize, row: usize, offset: usize) -> AsmMemoryOperand {
+        let record = row * self.spec.input_row_bytes() + part * (block.activations + 8);
+        dword_bcst(INPUT + (record + offset))
+    }
+
+    /// What a row's integer sum begins with: −zero · Σ a of a zero point that is implied, 8 or 128.
+    fn begin_sum(
+        &self,
+        code: &mut CodeAssembler,
+        block: &Block<'_>,
+        part: usize,
+        row: usize,
+        whole: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        if block.blocks.zero != ZeroPoint::Implied {
+            return code.vpxord(whole, whole, whole);
+        }
+        let is_int4 = matches!(self.spec.layout.format, WeightFormat::Int4(_));
+        let log_zero = if is_int4 { 3 } else { 7 };
+        code.vpslld(whole, self.input(block, part, row, block.activations + 4), log_zero)
+    }
+
+    /// Takes a unit's codes apart into the first registers; returns of how many.
+    fn unit_codes(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        block: &Block<'_>,
+        part: usize,
+        [unit, group]: [usize; 2],
+        codes: &[AsmRegisterZmm],
+    ) -> Result<usize, IcedError> {
+        let layout = self.spec.layout;
+        let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
+        let at = layout.codes_offset() + self.weight_offset(group, unit);
+        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(shape.rows)))?;
+        let packed = zmmword_ptr(WEIGHTS + at);
+        if !matches!(layout.format, WeightFormat::Int4(_)) {
+            code.vmovdqu32(codes[0], packed)?;
+            return Ok(1);
+        }
+        let (low, high) = (codes[0], codes[1]);
+        code.vmovdqu32(high, packed)?;
+        code.vpandd(low, high, MASK)?;
+        code.vpsrld(high, high, 4)?;
+        code.vpandd(high, high, MASK)?;
+        Ok(2)
+    }
+
+    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
+    #[allow(clippy::too_many_arguments, reason = "an integer sum's place and the registers for it")]
+    fn add_block(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        block: &Block<'_>,
+        part: usize,
+        [row, group]: [usize; 2],
+        whole: AsmRegisterZmm,
+        free: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        code.vcvtdq2ps(whole, whole)?;
+        if block.blocks.zero != ZeroPoint::Implied {
+            code.vcvtdq2ps(free, self.input(block, part, row, block.activations + 4))?;
+            code.vfmadd231ps(whole, block.zeros[group], free)?;
+        }
+        let scale = self.input(block, part, row, block.activations);
+        code.vmulps(free, block.scales[group], scale)?;
+        code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }
 }

@@ -12,7 +12,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assembled::{
-    Plan, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS, assemble,
+    PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
+    assemble,
 };
 use super::{Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -48,11 +49,13 @@ pub(super) struct Avx512<'a> {
 impl Version for Avx512<'_> {
     fn plans(&self) -> Vec<Plan> {
         match (self.spec.layout.format, self.spec.compute) {
-            (_, Compute::Int8) => vec![
-                Plan { from_rows: 8, rows: &[12, 8, 4, 2, 1], groups: &[1] },
-                // One group at a time keeps the weights one stream, which memory gives fastest.
-                Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[1] },
-            ],
+            // One group at a time keeps the weights one stream, which memory gives fastest.
+            (_, Compute::Int8) if self.integer_rows() == 16 => {
+                vec![Plan { from_rows: 1, rows: &[16, 8, 4, 2, 1], groups: &[1] }]
+            }
+            (_, Compute::Int8) => {
+                vec![Plan { from_rows: 1, rows: &[8, 4, 2, 1], groups: &[1] }]
+            }
             (WeightFormat::F32, _) => {
                 vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
             }
@@ -61,6 +64,13 @@ impl Version for Avx512<'_> {
                 Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
                 Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[4, 2, 1] },
             ],
+        }
+    }
+
+    fn portion(&self) -> Portion {
+        match self.spec.compute {
+            Compute::Int8 => Portion { bytes: 512 << 10, step: 16, ..PORTION },
+            Compute::F32 | Compute::Bf16 => PORTION,
         }
     }
 
