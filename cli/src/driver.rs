@@ -107,7 +107,7 @@ pub fn lower(
             context,
             calibration,
             kv,
-            kv_dtype: options.kv_dtype.dtype(),
+            kv_dtype: chosen_kv_dtype(options),
             max_rows: options.step_rows,
             weights,
             model_limit: lowered.facts.context_limit,
@@ -376,6 +376,17 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
 /// Number format of the caches, which all layers share.
 fn kv_dtype(graph: &Graph) -> String {
     graph.caches.values().next().map(|cache| cache.dtype.to_string()).unwrap_or_default()
+}
+
+/// The number format of the caches, if the user's options say it: where all products have one
+/// arithmetic it is known before their weights are, else the weights decide.
+fn chosen_kv_dtype(options: &ModelOptions) -> Option<DType> {
+    match (options.kv_dtype, options.compute) {
+        (Some(chosen), _) => Some(chosen.dtype()),
+        (None, Some(ComputeOption::F32)) => Some(DType::F32),
+        (None, Some(ComputeOption::Bf16)) => Some(DType::F16),
+        (None, Some(ComputeOption::Int8) | None) => None,
+    }
 }
 
 /// The cache policy out of both of its options.

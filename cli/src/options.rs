@@ -60,8 +60,9 @@ pub struct ModelOptions {
     pub kv_rows: Option<u32>,
 
     /// Number format of the attention state that a slot keeps; rounded once, when it is written
-    #[arg(long, value_enum, value_name = "TYPE", default_value = "f32")]
-    pub kv_dtype: KvTypeOption,
+    /// [default: f16 where products round their activations to int8 or bf16, else f32]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub kv_dtype: Option<KvTypeOption>,
 
     /// Number formats of the weights [default: as in the file]
     #[arg(
@@ -136,7 +137,7 @@ impl ModelOptions {
             ("--context", self.context.is_some()),
             ("--kv", self.kv != DEFAULT_KV),
             ("--kv-rows", self.kv_rows.is_some()),
-            ("--kv-dtype", self.kv_dtype != KvTypeOption::F32),
+            ("--kv-dtype", self.kv_dtype.is_some()),
             ("--weights", self.weights.is_some()),
             ("--calibrate", self.calibrate.is_some()),
             ("--compute", self.compute.is_some()),

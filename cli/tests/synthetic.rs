@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use weir::{ModelOptions, Progress, ReportOptions, load, write_model};
+use weir::{
+    ComputeOption, KvTypeOption, ModelOptions, Progress, ReportOptions, load, lower, write_model,
+};
 use weir_frontend::synthetic::Shape;
+use weir_ir::DType;
 use weir_runtime::{Model, Request, RuntimeOptions};
 
 fn tiny(tied: bool) -> Shape {
@@ -35,7 +38,7 @@ fn options(model: &Path) -> ModelOptions {
         context: None,
         kv: "full".to_owned(),
         kv_rows: None,
-        kv_dtype: weir::KvTypeOption::F32,
+        kv_dtype: None,
         weights: None,
         calibrate: None,
         calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,
@@ -97,4 +100,35 @@ fn nothing_is_overwritten() {
     assert_eq!(again.expect_err("it is there").code, 2);
     let beneath = write_model(&tiny(true), 1, &place.join("none/model"), &Progress::new(true));
     assert_eq!(beneath.expect_err("no directory").code, 2);
+}
+
+/// The cache's number format follows the arithmetic of the products, unless it is chosen.
+#[test]
+fn the_cache_is_as_exact_as_the_products() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let place = folder.path().join("model");
+    write(&tiny(true), 1, &place);
+    let f32_products = Some(ComputeOption::F32);
+    for (weights, compute, kv_dtype, expected) in [
+        ("f32", None, None, DType::F32),
+        ("f16", None, None, DType::F32),
+        ("bf16", None, None, DType::F16),
+        ("int8", None, None, DType::F16),
+        ("int4", Some(ComputeOption::Int8), None, DType::F16),
+        // The table of embeddings is no product, the head is one.
+        ("f32,head=int8", None, None, DType::F16),
+        ("f32", Some(ComputeOption::Bf16), None, DType::F16),
+        ("int4", f32_products, None, DType::F32),
+        ("bf16", f32_products, None, DType::F32),
+        ("int4", f32_products, Some(KvTypeOption::F16), DType::F16),
+        ("int4", None, Some(KvTypeOption::F32), DType::F32),
+        ("f32", None, Some(KvTypeOption::Bf16), DType::BF16),
+    ] {
+        let weights = Some(weights.to_owned());
+        let options = ModelOptions { weights, compute, kv_dtype, ..options(&place) };
+        let lowered = lower(&options, &ReportOptions::default(), &Progress::new(true))
+            .expect("goes through the passes");
+        let caches: Vec<DType> = lowered.graph.caches.values().map(|cache| cache.dtype).collect();
+        assert_eq!(caches, [expected; 2], "{:?} {compute:?} {kv_dtype:?}", options.weights);
+    }
 }

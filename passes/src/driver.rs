@@ -21,8 +21,9 @@ pub struct Options {
     pub context: u32,
     /// Cache policy.
     pub kv: KvOptions,
-    /// Number format of the cache: F32, F16 or BF16.
-    pub kv_dtype: DType,
+    /// Number format of the cache: F32, F16 or BF16. `None`: what suits the products, whose weights
+    /// say how their activations are rounded.
+    pub kv_dtype: Option<DType>,
     /// Rows of a step at most; the ring of a sliding window holds them beside the window.
     pub max_rows: u32,
     /// Number formats of the weights.

@@ -1,8 +1,10 @@
 //! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error and of
 //! that of caches of 16 bits; all are those of `docs/numerics.md`, which derives them.
 
+use std::fmt;
+
 use anyhow::{Result, bail};
-use weir_ir::{ConstData, Constant, DType, Element, Graph, Op, TensorType};
+use weir_ir::{Body, ConstData, Constant, DType, Element, Graph, Op, TensorType};
 
 use crate::compare::{Distance, FLOAT, close, distance};
 use crate::golden::Rows;
@@ -23,6 +25,31 @@ const MLP_GAIN: f64 = 2.0;
 
 /// Prompts of three tokens that two systems of the same rounding are compared on.
 pub const PROMPTS: usize = 5;
+
+/// Tokens of a prompt that two systems with caches of 16 bits are compared on: few, so that in many
+/// prompts nothing rounds apart, and enough that a key meets another row's query.
+const STORED_TOKENS: usize = 2;
+
+/// Half the distance from 1 to the next float.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// How many of some prompts two systems agree on, and must.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreement {
+    /// Prompts with the same logits within float32.
+    pub agree: usize,
+    /// Prompts.
+    pub prompts: usize,
+    /// The least number that must agree.
+    pub needed: usize,
+}
+
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Agreement { agree, prompts, needed } = self;
+        write!(f, "{agree} of {prompts} prompts agree, {needed} are needed")
+    }
+}
 
 /// Elements of a block of int8 activations: the largest part of a weight's block of at most 64
 /// elements, in sixteens.
@@ -65,6 +92,8 @@ pub struct Bound {
     /// Keys and values of a token, and the unit in the last place of a stored one in parts of the
     /// root mean square of its row.
     stored: (usize, f64),
+    /// Activations of a token that two systems are expected to round apart.
+    activations_apart: f64,
 }
 
 impl Bound {
@@ -110,23 +139,61 @@ impl Bound {
             .caches
             .values()
             .map(|cache| cache.kv_heads as usize * (cache.key_width + cache.value_width) as usize);
-        // A power of two below a value is 0.56 of its row's root mean square on average.
-        let unit = 0.56 * 2.0 * 3f64.sqrt() * cache_error(graph);
+        let units = graph.caches.values().map(|cache| unit_of(cache.dtype));
+        let unit = units.fold(0.0, f64::max);
         Ok(Bound {
             relative: MARGIN * error.sqrt(),
             norms: head_norms(graph)?,
             stored: (values.sum(), unit),
+            activations_apart: activations_apart(graph),
         })
     }
 
     /// What two systems may differ by that both round to caches of 16 bits, for `rows` tokens: so
     /// many values near the middle of two numbers go either way as chance allows.
     pub fn between_systems(&self, rows: usize) -> Bound {
-        let (values, unit) = self.stored;
-        let values = (rows * values) as f64;
-        let expected = values * 12.0 * f64::from(f32::EPSILON) / 2.0 / unit;
+        let values = (rows * self.stored.0) as f64;
+        let expected = self.stored_apart(rows);
         let share = 12.0 * f64::from(most_events(expected)) / values;
         Bound { relative: self.relative * share.sqrt(), ..self.clone() }
+    }
+
+    /// Keys and values of so many tokens that two systems are expected to store otherwise.
+    fn stored_apart(&self, rows: usize) -> f64 {
+        let (values, unit) = self.stored;
+        (rows * values) as f64 * stored_apart(unit)
+    }
+
+    /// Systems that round activations and store keys and values alike agree within float32, but
+    /// where one of either lies so near to the middle of two numbers that the order of sums decides.
+    /// Of short prompts so many must agree that fewer are a false alarm.
+    pub fn same_storing(
+        &self,
+        ours: &mut dyn System,
+        defined: &mut dyn System,
+        ids: &[u32],
+    ) -> Result<Agreement> {
+        let apart = STORED_TOKENS as f64 * self.activations_apart;
+        let chance = (-apart - self.stored_apart(STORED_TOKENS)).exp();
+        let prompts = ids.chunks_exact(STORED_TOKENS);
+        let mut result = Agreement { agree: 0, prompts: prompts.len(), needed: 0 };
+        result.needed = least_events(result.prompts, chance);
+        if result.needed == 0 {
+            bail!("{} prompts are too few to tell", result.prompts);
+        }
+        let what = format!("{} against the definition", ours.name());
+        let mut difference = None;
+        for ids in prompts {
+            let (found, wanted) = (ours.logits(ids, &ids[..1])?, defined.logits(ids, &ids[..1])?);
+            match close(&what, &found.prefill, &wanted.prefill, FLOAT) {
+                Ok(_) => result.agree += 1,
+                Err(error) => difference = Some(error),
+            }
+        }
+        match difference {
+            Some(error) if result.agree < result.needed => Err(error.context(format!("{result}"))),
+            _ => Ok(result),
+        }
     }
 
     /// Judges rows of logits against float32: all together, each row, each logit.
@@ -231,6 +298,53 @@ fn most_events(mean: f64) -> u32 {
         beyond -= chance;
     }
     count
+}
+
+/// The most of `count` trials that fewer succeed in by a false alarm only, each with this chance.
+fn least_events(count: usize, chance: f64) -> usize {
+    let odds = chance / (1.0 - chance);
+    let mut exactly = (1.0 - chance).powi(count as i32);
+    let mut fewer = exactly;
+    let mut events = 0;
+    while fewer <= FALSE_ALARM && events < count {
+        events += 1;
+        exactly *= odds * (count + 1 - events) as f64 / events as f64;
+        fewer += exactly;
+    }
+    events
+}
+
+/// Activations of a token that two systems are expected to round apart, over all layers and the head.
+fn activations_apart(graph: &Graph) -> f64 {
+    let of_product = |weight: &TensorType| {
+        let each = match (block(weight), weight.element) {
+            (Some(_), _) => 127.0 * 4.0 * UNIT,
+            (None, Element::Plain(DType::BF16)) => stored_apart(unit_of(DType::BF16)),
+            _ => 0.0,
+        };
+        each * weight.sizes().map_or(0.0, |sizes| sizes[1] as f64)
+    };
+    let of_body = |body: &Body| -> f64 {
+        let products = body.live().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
+        products.map(|(_, node)| of_product(body.ty(node.operands[1]))).sum()
+    };
+    let layers = graph.main.live().filter_map(|(_, node)| match &node.op {
+        Op::Layer(layer) => Some(of_body(&graph.kinds[layer.kind].body)),
+        _ => None,
+    });
+    layers.sum::<f64>() + of_body(&graph.main)
+}
+
+/// The unit in the last place of a rounded value in parts of the root mean square of its row: a power
+/// of two below a value is 0.56 of that on average.
+fn unit_of(dtype: DType) -> f64 {
+    0.56 * 2.0 * 3f64.sqrt() * stored_error(dtype)
+}
+
+/// Chance that two systems round a value to different neighbours, where a unit in the last place is
+/// so many parts of the root mean square of its row.
+fn stored_apart(unit: f64) -> f64 {
+    12.0 * UNIT / unit
 }
 
 /// What rotation multiplies a score by: 1, or cos² + sin² of tables that also scale.

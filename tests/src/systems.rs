@@ -20,8 +20,8 @@ pub struct Setup {
     pub context: u32,
     /// `--kv`.
     pub kv: String,
-    /// `--kv-dtype`.
-    pub kv_dtype: weir::KvTypeOption,
+    /// `--kv-dtype`, or what suits the products.
+    pub kv_dtype: Option<weir::KvTypeOption>,
     /// `--compute`, or the format's own.
     pub compute: Option<weir::ComputeOption>,
     /// `--weights`, or as in the file.
@@ -39,7 +39,7 @@ impl Setup {
         Setup {
             context,
             kv: "full".to_owned(),
-            kv_dtype: weir::KvTypeOption::F32,
+            kv_dtype: None,
             compute,
             weights: None,
             calibrate: None,

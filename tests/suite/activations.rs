@@ -1,10 +1,10 @@
 //! Faults put into the arithmetic of activations on purpose: the checks of `own_arithmetic` must see
 //! them, and this says which check sees which (the table in `docs/numerics.md`).
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
-use weir_ir::TensorType;
 use weir_ir::interpret::Rounding;
+use weir_ir::{DType, TensorType};
 use weir_tests::activations::{Bound, block, round_activations, same_rounding};
 use weir_tests::golden::read;
 use weir_tests::places::root;
@@ -115,12 +115,46 @@ pub fn trials() -> Vec<Trial> {
     .map(|(fixture, faults)| {
         trial(format!("activations/{fixture}/faults"), move || faults_are_seen(fixture, faults))
     })
+    .chain([trial("activations/cache/faults".to_owned(), caches_are_seen)])
     .collect()
+}
+
+/// A cache that is rounded otherwise than defined, or not, is seen by the check of the definition.
+fn caches_are_seen() -> Result<()> {
+    use weir::KvTypeOption::{Bf16, F16, F32};
+    for fixture in ["narrow-nbits-int4", "llama-genai-bf16"] {
+        let folder = root().join("tests/fixtures/onnx").join(fixture);
+        let oracle = |kv_dtype| -> Result<Oracle> {
+            let setup = Setup { compute: None, kv_dtype, ..Setup::exact(320) };
+            Ok(Oracle::lower(&folder, &setup)?.with_rounding(round_activations))
+        };
+        let cases = read(&folder)?;
+        let ids = cases.iter().map(|case| &case.prompt).max_by_key(|ids| ids.len());
+        let ids = ids.context("no prompts")?;
+        for defined in [F16, Bf16] {
+            let Some(bound) = Bound::of(oracle(Some(defined))?.graph())? else {
+                bail!("nothing is rounded");
+            };
+            for kv_dtype in [F32, F16, Bf16] {
+                let (mut ours, mut wanted) = (oracle(Some(kv_dtype))?, oracle(Some(defined))?);
+                let judged = bound.same_storing(&mut ours, &mut wanted, ids);
+                println!("{fixture}: {kv_dtype:?} for {defined:?}: {judged:?}");
+                ensure!(judged.is_ok() == (kv_dtype == defined), "{kv_dtype:?} for {defined:?}");
+            }
+        }
+        // What is not asked for is f16.
+        let caches = oracle(None)?;
+        let formats: Vec<DType> = caches.graph().caches.values().map(|k| k.dtype).collect();
+        ensure!(formats.iter().all(|dtype| *dtype == DType::F16), "{formats:?}");
+    }
+    Ok(())
 }
 
 fn faults_are_seen(fixture: &str, faults: &[Fault]) -> Result<()> {
     let folder = root().join("tests/fixtures/onnx").join(fixture);
-    let setup = Setup { compute: None, ..Setup::exact(320) };
+    // Where nothing else is rounded.
+    let kv_dtype = Some(weir::KvTypeOption::F32);
+    let setup = Setup { compute: None, kv_dtype, ..Setup::exact(320) };
     let oracle = || Oracle::lower(&folder, &setup);
     let Some(bound) = Bound::of(oracle()?.graph())? else { bail!("the default is float32") };
     let case = &read(&folder)?[0];

@@ -138,7 +138,7 @@ fn compile(folder: &Path) -> Result<Outcome> {
     let setup = Setup {
         context: 320,
         kv: "snapstream".to_owned(),
-        kv_dtype: weir::KvTypeOption::F32,
+        kv_dtype: None,
         compute: None,
         weights: None,
         calibrate: None,

@@ -15,7 +15,7 @@ pub fn trials() -> Vec<Trial> {
             let setup = Setup {
                 context: 256,
                 kv: kv.to_owned(),
-                kv_dtype: weir::KvTypeOption::F32,
+                kv_dtype: None,
                 compute,
                 weights: None,
                 calibrate: None,

@@ -36,7 +36,7 @@ fn setup() -> Setup {
     Setup {
         context: 256,
         kv: "snapstream".to_owned(),
-        kv_dtype: weir::KvTypeOption::F32,
+        kv_dtype: None,
         compute: None,
         weights: None,
         calibrate: None,

@@ -60,7 +60,7 @@ fn ceiling_is_kept(kv: &str) -> Result<()> {
     let setup = Setup {
         context: CONTEXT,
         kv: kv.to_owned(),
-        kv_dtype: weir::KvTypeOption::F32,
+        kv_dtype: Some(weir::KvTypeOption::F32),
         compute: None,
         weights: Some("int4".to_owned()),
         calibrate: None,

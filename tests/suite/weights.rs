@@ -68,12 +68,15 @@ fn systems(format: &str) -> Result<()> {
         if Binary::compile(&tales(), &setup)?.logits(&PROMPT, &FORCED)? != ours {
             bail!("JIT and binary differ");
         }
-        let mut oracle = Oracle::lower(&tales(), &setup)?;
         if compute.is_some() {
-            let defined = oracle.logits(&PROMPT, &FORCED)?;
+            let defined = Oracle::lower(&tales(), &setup)?.logits(&PROMPT, &FORCED)?;
             close("prompt", &ours.prefill, &defined.prefill, FLOAT)?;
             close("steps", &ours.steps, &defined.steps, FLOAT)?;
         } else {
+            // The cache's rounding is checked on smaller models, where it leaves more prompts alike.
+            let setup = Setup { kv_dtype: Some(weir::KvTypeOption::F32), ..setup };
+            let mut jit = Jit::compile(&tales(), &setup)?;
+            let oracle = Oracle::lower(&tales(), &setup)?;
             same_rounding(&mut jit, &mut oracle.with_rounding(round_activations), &PROMPT)?;
         }
     }

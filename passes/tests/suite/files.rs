@@ -29,7 +29,7 @@ fn directives(text: &str) -> (Options, f32) {
     let mut options = Options {
         context: 12,
         kv: KvOptions::parse("full").unwrap(),
-        kv_dtype: DType::F32,
+        kv_dtype: None,
         max_rows: 4,
         weights: WeightChoice::default(),
         calibration: None,
@@ -51,7 +51,7 @@ fn directives(text: &str) -> (Options, f32) {
                 let windows = windows.collect();
                 options.calibration = Some(Calibration { windows, watch: Watch::default() });
             }
-            ("kv_dtype", value) => options.kv_dtype = DType::parse(value).unwrap(),
+            ("kv_dtype", value) => options.kv_dtype = Some(DType::parse(value).unwrap()),
             ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),
             (name, _) => panic!("unknown directive {name:?}"),
         }
