@@ -59,6 +59,14 @@ pub(super) struct Portion {
     pub(super) most: usize,
 }
 
+impl Portion {
+    /// Rows of a portion.
+    pub(super) fn rows(self, spec: &MatmulSpec) -> usize {
+        let rows = self.bytes / spec.input_row_bytes();
+        (rows / self.step * self.step).clamp(2 * self.step, self.most)
+    }
+}
+
 /// The portion of common machines.
 pub(super) const PORTION: Portion = Portion { bytes: 256 << 10, step: 12, most: 16 * 12 };
 
@@ -127,13 +135,6 @@ fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError
     code.zero_bytes()
 }
 
-/// Rows of a portion.
-fn portion_rows(spec: &MatmulSpec, version: &dyn Version) -> usize {
-    let Portion { bytes, step, most } = version.portion();
-    let rows = bytes / spec.input_row_bytes();
-    (rows / step * step).clamp(2 * step, most)
-}
-
 /// Adds a number of any size. Spoils r11.
 fn add_any(
     code: &mut CodeAssembler,
@@ -195,7 +196,7 @@ pub(super) fn assemble(
     code.mov(full_groups, r15)?;
     code.mov(rows_left, r9)?;
 
-    let portion = portion_rows(spec, version);
+    let portion = version.portion().rows(spec);
     let mut next_portion = code.create_label();
     bind(code, &mut next_portion)?;
     code.mov(r9, rows_left)?;

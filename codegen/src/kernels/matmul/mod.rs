@@ -16,14 +16,18 @@
 //!
 //! # Error bounds
 //!
-//! With u = 2⁻²⁴, `S = Σ |x[k]·w[k]|` and w as the format holds it:
+//! With u = 2⁻²⁴, `S = Σ |x[k]·w[k]| + |bias| + |residual|` and w as the format holds it:
 //!
 //! * `F32`: |y - exact| ≤ (K + 2)·u·S (first order), Higham, *Accuracy and Stability*, section 3.1;
 //!   one more u·S for each of the two roundings of a quantised element.
 //! * `Bf16`: in addition 2⁻⁸·S, for each activation is off by at most half a unit of 8 bits.
 //! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 254 · `Σ |w[k]|` of the block,
 //!   for each activation is off by at most half of its scale, max |x| / 127; a float zero point costs
-//!   u·|zero · Σ a| · scales more. [`activation_error`] computes it.
+//!   u·|zero · Σ a| · scales more. [`activation_error`] computes it. Against the rounded activations,
+//!   of which S̃ is the sum of sizes, an output has a rounding per block, one for the product of the
+//!   scales, one for t, bias and residual: (blocks + 4)·u·S̃.
+//!
+//! Operations whose result is subnormal are off by 2⁻¹⁵⁰ at most instead.
 //!
 //! # Calling
 //!

@@ -1,6 +1,8 @@
 //! Every version against a scalar model of the specification, bit by bit.
 
 mod case;
+mod operands;
+mod random;
 mod tiles;
 
 use weir_abi::IsaLevel;

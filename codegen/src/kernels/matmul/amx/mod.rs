@@ -42,7 +42,7 @@ const LARGE: usize = 16;
 /// Rows of the small one, and least rows of a portion that is computed in tiles.
 const SMALL: usize = 8;
 /// Rows of a portion: processors with AMX have second caches of 2 MB.
-const PORTION: Portion = Portion { bytes: 1 << 20, step: LARGE, most: 384 };
+pub(super) const PORTION: Portion = Portion { bytes: 1 << 20, step: LARGE, most: 384 };
 
 /// Whether tiles compute a product: blocks of 16 activations would leave three quarters of a tile
 /// empty, which is no faster than vectors.
