@@ -51,7 +51,8 @@ fn tokens_beyond_the_table_are_reported_and_give_zeros() {
     }
     let fault = Fault::TokenOutOfRange as u32;
     let reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(*reported, [(fault, 2), (fault, 4), (fault, 5)]);
+    // The kernel ran twice.
+    assert_eq!(*reported, [(fault, 2), (fault, 4), (fault, 5)].repeat(2));
 }
 
 #[test]

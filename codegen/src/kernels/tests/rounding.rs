@@ -164,16 +164,23 @@ fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpe
     all.into_iter()
 }
 
-#[test]
-fn every_version_gives_the_bits_of_the_separate_kernels() {
-    let mut random = Random::new(71);
-    for (spec, case) in specs(&mut random, 40) {
+/// Rounds `cases` random rows of each source in every version; gives their number.
+pub(super) fn check_roundings(random: &mut Random, cases: usize) -> usize {
+    let mut count = 0;
+    for (spec, case) in specs(random, cases) {
         let expected = case.expected(&spec);
         for level in IsaLevel::ALL {
             let got = case.by_machine(&spec, level);
             assert!(got == expected, "{} with {} rows", spec.symbol(level), case.rows);
         }
+        count += 1;
     }
+    count
+}
+
+#[test]
+fn every_version_gives_the_bits_of_the_separate_kernels() {
+    assert_eq!(check_roundings(&mut Random::new(71), 40), 160);
 }
 
 #[test]

@@ -1,0 +1,265 @@
+//! Scores of a prompt's candidates against double precision, and the selection that follows from
+//! them against sorting.
+
+use weir_abi::{LayerCall, PromptCall};
+
+use super::*;
+use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
+use crate::kernels::compact::emit_compact;
+use crate::kernels::observe::emit_observe;
+
+/// A prompt whose rows lie in slot 0, and where its selection goes.
+struct Prompt {
+    spec: AttendSpec,
+    pool: usize,
+    call: PromptCall,
+    /// Rows of a head in the destination, whose slot 1 is written.
+    kept: usize,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    queries: Vec<f32>,
+    lse: Vec<f32>,
+}
+
+impl Prompt {
+    fn new(random: &mut Random) -> Prompt {
+        let kv_heads = 1 + random.below(3);
+        let heads = kv_heads * (1 + random.below(4));
+        let (key_width, value_width) = (1 + random.below(40), 1 + random.below(40));
+        let number = CacheType::F32;
+        let cache = CacheShape { kv_heads, key_width, value_width, number };
+        let softcap = [0.0, 2.5][random.below(2)];
+        let spec = AttendSpec {
+            cache,
+            score: ScoreSpec { heads, scale: 0.4, softcap },
+            sinks: false,
+            query: (heads * key_width, key_width),
+            output_row: heads * value_width,
+            shared_chunks: AttendSpec::chunks(1),
+        };
+        let (sinks, recent) = (random.below(5), 1 + random.below(20));
+        let candidates = 1 + random.below(200);
+        let rows = sinks + candidates + recent;
+        let selected = random.below(candidates + 1);
+        let ring_rows = recent + random.below(9);
+        let ring_base = sinks + selected + random.below(3);
+        let observed = 1 + random.below(11);
+        let queries = random.units(observed * heads * key_width);
+        let mut prompt = Prompt {
+            call: PromptCall {
+                rows: rows as u32,
+                sinks: sinks as u32,
+                selected: selected as u32,
+                recent: recent as u32,
+                observed: observed as u32,
+                ring_base: ring_base as u32,
+                ring_anchor: random.below(rows - recent + 1) as u32,
+                ring_rows: ring_rows as u32,
+                slot: 1,
+                reserved: 0,
+                keys: null_mut(),
+                values: null_mut(),
+                key_slot_stride: 0,
+                key_head_stride: 0,
+                value_slot_stride: 0,
+                value_head_stride: 0,
+                scores: null_mut(),
+                scratch: null_mut(),
+                selected_positions: null_mut(),
+                positions_stride: (selected + random.below(2)) as u64,
+            },
+            pool: 1 + 2 * random.below(4),
+            kept: ring_base + ring_rows,
+            keys: random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0).collect(),
+            values: random.units(kv_heads * rows * value_width),
+            lse: vec![0.0; observed * heads],
+            queries: queries.iter().map(|v| v * 2.0).collect(),
+            spec,
+        };
+        for query in 0..observed {
+            for head in 0..heads {
+                let sum: f64 = (0..rows).map(|row| prompt.score(query, head, row).0.exp()).sum();
+                prompt.lse[query * heads + head] = sum.ln() as f32;
+            }
+        }
+        prompt
+    }
+
+    fn count(&self, number: u32) -> usize {
+        number as usize
+    }
+
+    /// Positions that may be selected.
+    fn candidates(&self) -> std::ops::Range<usize> {
+        self.count(self.call.sinks)..self.count(self.call.rows - self.call.recent)
+    }
+
+    /// Score of a key for a query, and its error: as on the portable level of attention.
+    fn score(&self, query: usize, head: usize, row: usize) -> (f64, f64) {
+        let ScoreSpec { heads, scale, softcap } = self.spec.score;
+        let width = self.spec.cache.key_width;
+        let (scale, cap) = (f64::from(scale), f64::from(softcap));
+        let kv_head = head / (heads / self.spec.cache.kv_heads);
+        let q = double(&self.queries[(query * heads + head) * width..][..width]);
+        let k = kv_head * self.count(self.call.rows) + row;
+        let k = double(&self.keys[k * width..][..width]);
+        let product: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
+        let size: f64 = q.iter().zip(&k).map(|(q, k)| (q * k).abs()).sum();
+        let (score, error) = (product * scale, ((width / 4) as f64 + 7.0) * U * size * scale);
+        if cap == 0.0 {
+            return (score, error);
+        }
+        (cap * (score / cap).tanh(), error + (score.abs() + 9.0 * cap) * U)
+    }
+
+    /// Mean weights of the candidates of a key/value head, and their errors. A weight's exponent has
+    /// its score's error and a rounding, exp adds 2 ulp, 4u; all that is summed is positive, so that
+    /// each addition and division is off by u of the result at most.
+    fn means(&self, kv_head: usize) -> Vec<(f64, f64)> {
+        let heads = self.spec.score.heads;
+        let group = heads / self.spec.cache.kv_heads;
+        let observed = self.count(self.call.observed);
+        let mean = |row: usize| {
+            let (mut sum, mut error) = (0.0, 0.0);
+            for head in kv_head * group..(kv_head + 1) * group {
+                for query in 0..observed {
+                    let (score, score_error) = self.score(query, head, row);
+                    let exponent = score - f64::from(self.lse[query * heads + head]);
+                    let weight = exponent.exp();
+                    sum += weight;
+                    error += weight * (score_error + (exponent.abs() + 4.0) * U);
+                }
+            }
+            let count = (observed * group) as f64;
+            let steps = (observed + group + 6) as f64;
+            (sum / count, (error + steps * U * sum) / count)
+        };
+        self.candidates().map(mean).collect()
+    }
+
+    /// Positions with the best scores, ascending; among equals the first.
+    fn best(&self, scores: &[f32]) -> Vec<u32> {
+        let mut order: Vec<usize> = self.candidates().collect();
+        // Stable, and the two zeros are equal.
+        order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
+        order.truncate(self.count(self.call.selected));
+        order.sort_unstable();
+        order.into_iter().map(|position| position as u32).collect()
+    }
+
+    /// Positions of the rows that a head keeps, with their places in the destination.
+    fn moves(&self, best: &[u32]) -> Vec<(usize, usize)> {
+        let call = &self.call;
+        let sinks = self.count(call.sinks);
+        let mut moves: Vec<(usize, usize)> = (0..sinks).map(|row| (row, row)).collect();
+        moves.extend(best.iter().enumerate().map(|(at, row)| (*row as usize, sinks + at)));
+        moves.extend((call.rows - call.recent..call.rows).map(|row| {
+            let turn = (row - call.ring_anchor) % call.ring_rows;
+            (row as usize, self.count(call.ring_base + turn))
+        }));
+        moves
+    }
+}
+
+/// Observes and compacts one random prompt. `has_ties` puts few different scores, zeros of both signs
+/// among them, in the place of those observed.
+pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, side: Side) {
+    let prompt = Prompt::new(random);
+    let cache = prompt.spec.cache;
+    let rows = prompt.count(prompt.call.rows);
+    let guard = |floats: &[f32]| Guarded::new(&bytes(floats), side);
+    let poison = |count: usize| guard(&vec![POISON; count]);
+    let [mut keys, mut values, mut queries, mut lse] =
+        [&prompt.keys, &prompt.values, &prompt.queries, &prompt.lse].map(|floats| guard(floats));
+    let [mut scores, mut scratch] = [(); 2].map(|()| poison(cache.kv_heads * rows));
+    let stride = prompt.call.positions_stride as usize;
+    let mut positions = poison(cache.kv_heads * stride);
+    let widths = [cache.key_width, cache.value_width];
+    let [mut to_keys, mut to_values] =
+        widths.map(|width| poison(2 * cache.kv_heads * prompt.kept * width));
+    let [key_head, value_head] = widths.map(|width| (prompt.kept * width * 4) as u64);
+    let kv_heads = cache.kv_heads as u64;
+    let layer = LayerCall {
+        keys: keys.bytes().as_mut_ptr(),
+        values: values.bytes().as_mut_ptr(),
+        key_slot_stride: (cache.kv_heads * rows * cache.key_bytes()) as u64,
+        key_head_stride: (rows * cache.key_bytes()) as u64,
+        value_slot_stride: (cache.kv_heads * rows * cache.value_bytes()) as u64,
+        value_head_stride: (rows * cache.value_bytes()) as u64,
+        spans: null(),
+        observed_queries: queries.bytes().as_mut_ptr().cast(),
+        observed_lse: lse.bytes().as_mut_ptr().cast(),
+        observed_from: prompt.call.rows - prompt.call.observed.min(prompt.call.rows),
+        reserved: 0,
+    };
+    let call = PromptCall {
+        keys: to_keys.bytes().as_mut_ptr(),
+        values: to_values.bytes().as_mut_ptr(),
+        key_slot_stride: key_head * kv_heads,
+        key_head_stride: key_head,
+        value_slot_stride: value_head * kv_heads,
+        value_head_stride: value_head,
+        scores: scores.bytes().as_mut_ptr().cast(),
+        scratch: scratch.bytes().as_mut_ptr().cast(),
+        selected_positions: positions.bytes().as_mut_ptr().cast(),
+        ..prompt.call
+    };
+    let context = StepContext { layer: &layer, prompt: &call, barrier: wait_for_team, ..context() };
+    let words = [std::ptr::from_ref(&context) as u64];
+
+    let observe =
+        |assembly: &mut Assembly| emit_observe(assembly, "observe", &prompt.spec, prompt.pool);
+    Kernel::new(observe).call_team(&words, threads);
+    let candidates = prompt.candidates();
+    let observed = floats(scores.bytes());
+    for kv_head in 0..cache.kv_heads {
+        let means = prompt.means(kv_head);
+        let head = &observed[kv_head * rows..][..rows];
+        for (row, got) in head.iter().enumerate() {
+            if !candidates.contains(&row) {
+                assert_eq!(*got, POISON, "a score of no candidate");
+                continue;
+            }
+            let (at, reach) = (row - candidates.start, prompt.pool / 2);
+            let near = &means[at.saturating_sub(reach)..(at + reach + 1).min(means.len())];
+            let count = near.len() as f64;
+            let exact = near.iter().map(|mean| mean.0).sum::<f64>() / count;
+            let error = near.iter().map(|mean| mean.1).sum::<f64>() / count;
+            let bound = error + (count + 1.0) * U * exact;
+            within(&(prompt.spec, kv_head, row), *got, exact, bound);
+        }
+    }
+
+    let mut chosen = observed;
+    if has_ties {
+        for score in chosen.iter_mut().filter(|score| **score != POISON) {
+            *score = [0.0, -0.0, 1.5, -2.0, 1e-42, 3e38][random.below(6)];
+        }
+        scores.bytes().copy_from_slice(&bytes(&chosen));
+    }
+    let compact = |assembly: &mut Assembly| emit_compact(assembly, "compact", &cache);
+    Kernel::new(compact).call_team(&words, threads);
+    let positions = positions.finish();
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| positions[at * 4 + byte]));
+    let mut expected = widths.map(|width| vec![POISON; 2 * cache.kv_heads * prompt.kept * width]);
+    for kv_head in 0..cache.kv_heads {
+        let best = prompt.best(&chosen[kv_head * rows..][..rows]);
+        let got: Vec<u32> = (0..best.len()).map(|at| word(kv_head * stride + at)).collect();
+        assert_eq!(got, best, "head {kv_head}");
+        let rest = best.len()..stride;
+        assert!(rest.into_iter().all(|at| word(kv_head * stride + at) == POISON.to_bits()));
+        for (from, to) in prompt.moves(&best) {
+            let from = kv_head * rows + from;
+            let to = (cache.kv_heads + kv_head) * prompt.kept + to;
+            let planes = [&prompt.keys, &prompt.values].into_iter().zip(&mut expected);
+            for (width, (plane, expected)) in widths.into_iter().zip(planes) {
+                expected[to * width..][..width].copy_from_slice(&plane[from * width..][..width]);
+            }
+        }
+    }
+    let written = [to_keys, to_values].map(Guarded::finish);
+    assert!(written == expected.map(|plane| bytes(&plane)), "rows in the destination");
+    for buffer in [keys, values, queries, lse, scores, scratch] {
+        buffer.finish();
+    }
+}
