@@ -10,7 +10,7 @@
 mod limits;
 
 use iced_x86::code_asm::*;
-use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans, StepContext};
+use weir_abi::{CacheRange, IsaLevel, KEY_TILE, LayerCall, RowSpans, StepContext};
 use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
@@ -169,6 +169,7 @@ impl Attention {
                 _ => numbers.iter().flat_map(|x| halves(*x)).flat_map(u16::to_le_bytes).collect(),
             }
         };
+        assert!(rows.is_multiple_of(KEY_TILE), "keys lie in whole tiles");
         let plane = slots * kv_heads * rows * WIDTH;
         Attention {
             code: ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory"),

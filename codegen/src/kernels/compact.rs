@@ -221,13 +221,14 @@ fn write_rows(
             },
         );
         let slot = b.int(0);
-        for (values, width) in [(false, cache.key_width), (true, cache.value_width)] {
-            let from = plane_rows(b, layer, values, slot, head);
-            let row_bytes = (width * cache.number.bytes()) as i64;
-            let from = b.element(from, places[0], row_bytes);
-            let to = destination(b, call, values, head);
-            let to = b.element(to, places[1], row_bytes);
-            cache.number.copy(b, from, to, width);
-        }
+        let [from, to] =
+            [plane_rows(b, layer, false, slot, head), destination(b, call, false, head)];
+        let from = cache.key_place(b, from, places[0]);
+        let to = cache.key_place(b, to, places[1]);
+        cache.copy_key(b, [from, to], [cache.key_step(); 2]);
+        let [from, to] = [plane_rows(b, layer, true, slot, head), destination(b, call, true, head)];
+        let from = b.element(from, places[0], cache.value_bytes() as i64);
+        let to = b.element(to, places[1], cache.value_bytes() as i64);
+        cache.number.copy(b, from, to, cache.value_width);
     });
 }

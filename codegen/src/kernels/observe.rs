@@ -113,10 +113,11 @@ fn score_run(
     let keys = plane_rows(b, layer, false, slot, kv_head);
     let four = b.stack(16);
     let lse = b.stack(16);
+    let key = b.stack(spec.cache.key_bytes() as u32);
     let out = b.mul(kv_head, rows);
     let out = b.element(raw, out, 4);
     b.for_range(begin, end, 1, |b, place| {
-        let key = b.element(keys, place, spec.cache.key_bytes() as i64);
+        spec.cache.gather_key(b, keys, place, key);
         let nothing = b.float(0.0);
         let total = b.fold_count(group as i64, 1, &[nothing], |b, member, total| {
             let head = b.mul_const(kv_head, group as i64);

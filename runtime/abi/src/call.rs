@@ -67,10 +67,21 @@ pub struct StepContext {
     pub head_row_count: u32,
 }
 
+/// Rows of a block of keys.
+pub const KEY_BLOCK: usize = 16;
+
+/// Rows of which a plane of keys has a whole multiple.
+pub const KEY_TILE: usize = 64;
+
 /// One layer's cache planes and what each row of the step writes and reads there.
 ///
-/// A key row lies at `keys + slot * key_slot_stride + head * key_head_stride + row * key_row_bytes`;
-/// values likewise.
+/// A value row lies at
+/// `values + slot * value_slot_stride + head * value_head_stride + row * value_row_bytes`. Keys lie in
+/// blocks of [`KEY_BLOCK`] rows, number `d` of all its rows behind number `d - 1`, so that a register
+/// takes one number of several keys: with b bytes a number, number d of a row lies at
+/// `keys + slot * key_slot_stride + head * key_head_stride + row / KEY_BLOCK * KEY_BLOCK *
+/// key_row_bytes + (d * KEY_BLOCK + row % KEY_BLOCK) * b`. A head's keys have room for whole
+/// [`KEY_TILE`]s of rows: numbers behind the last row may be read, and mean nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LayerCall {

@@ -1,13 +1,13 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`. A page that no row was ever written to
+//! Plane layout per layer: `[slot][key/value head][row]`, keys with room for whole tiles of rows. A page that no row was ever written to
 //! costs address space only, but the memory ceiling counts all of it. Planes begin at multiples of
 //! 64 bytes; so do heads, when a row's bytes allow it.
 
 use std::ops::Range;
 
 use memmap2::MmapMut;
-use weir_abi::{CacheLayout, KindEntry};
+use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
 use crate::RuntimeError;
 use crate::team::{LayerPlanes, PlaneStrides};
@@ -43,7 +43,10 @@ pub struct SlotCache {
 /// Distances in planes of `rows` rows.
 pub(crate) fn strides(kind: &KindEntry, rows: u64) -> Option<PlaneStrides> {
     let heads = u64::from(kind.kv_heads);
-    let key_head = rows.checked_mul(kind.key_row_bytes.into())?.checked_next_multiple_of(ALIGN)?;
+    let key_head = rows
+        .checked_next_multiple_of(KEY_TILE as u64)?
+        .checked_mul(kind.key_row_bytes.into())?
+        .checked_next_multiple_of(ALIGN)?;
     let value_head =
         rows.checked_mul(kind.value_row_bytes.into())?.checked_next_multiple_of(ALIGN)?;
     Some(PlaneStrides {

@@ -11,11 +11,14 @@
 
 use std::mem::offset_of;
 
-use weir_abi::{LayerCall, RowSpans, StepContext};
+use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 use weir_ir::DType;
 
 use super::layer_field;
-use crate::emit::{Assembly, Body, EmitError, FloatCC, FuncId, Lanes, POINTER, Value, signature};
+use crate::emit::{
+    Assembly, Body, EmitError, FloatCC, FuncId, InstBuilder, Lanes, POINTER, Value, signature,
+    types,
+};
 use crate::kernels::rows::copy_floats;
 
 /// Number format of a cache.
@@ -118,7 +121,7 @@ impl CacheType {
             CacheType::F16 | CacheType::Bf16 => {
                 copy_floats(b, from, to, width / 2);
                 if !width.is_multiple_of(2) {
-                    let last = b.load(crate::emit::types::I16, from, width as i32 * 2 - 2);
+                    let last = b.load(types::I16, from, width as i32 * 2 - 2);
                     b.store(last, to, width as i32 * 2 - 2);
                 }
             }
@@ -143,6 +146,56 @@ impl CacheShape {
     /// Bytes of a key row of one head.
     pub fn key_bytes(&self) -> usize {
         self.key_width * self.number.bytes()
+    }
+
+    /// Where number 0 of key row `row` lies in the plane of a head; the others follow at distances of
+    /// [`key_step`](Self::key_step).
+    pub(in crate::kernels) fn key_place(
+        &self,
+        b: &mut Body<'_>,
+        plane: Value,
+        row: Value,
+    ) -> Value {
+        let lane = b.ins().band_imm_s(row, KEY_BLOCK as i64 - 1);
+        let block = b.sub(row, lane);
+        let block = b.element(plane, block, self.key_bytes() as i64);
+        b.element(block, lane, self.number.bytes() as i64)
+    }
+
+    /// Bytes from one number of a key to the next.
+    pub(in crate::kernels) fn key_step(&self) -> usize {
+        KEY_BLOCK * self.number.bytes()
+    }
+
+    /// Copies the numbers of a key as they are, `steps` bytes from one to the next on each side.
+    pub(in crate::kernels) fn copy_key(
+        &self,
+        b: &mut Body<'_>,
+        [from, to]: [Value; 2],
+        steps: [usize; 2],
+    ) {
+        let ty = match self.number {
+            CacheType::F32 => types::I32,
+            CacheType::F16 | CacheType::Bf16 => types::I16,
+        };
+        b.for_count(self.key_width as i64, 1, |b, index| {
+            let [from, to] = [(from, steps[0]), (to, steps[1])]
+                .map(|(place, step)| b.element(place, index, step as i64));
+            let number = b.load(ty, from, 0);
+            b.store(number, to, 0);
+        });
+    }
+
+    /// Copies a key row out of its block, dense, to `to`.
+    pub(in crate::kernels) fn gather_key(
+        &self,
+        b: &mut Body<'_>,
+        plane: Value,
+        row: Value,
+        to: Value,
+    ) {
+        let from = self.key_place(b, plane, row);
+        self.copy_key(b, [from, to], [self.key_step(), self.number.bytes()]);
     }
 
     /// Bytes of a value row of one head.
@@ -205,26 +258,32 @@ pub fn emit_append(
         let [context, keys, values, begin, end] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
+        let rounded = b.stack(cache.key_bytes() as u32);
         b.for_range(begin, end, 1, |b, row| {
             let span = b.element(spans, row, size_of::<RowSpans>() as i64);
             let slot = b.load_count(span, offset_of!(RowSpans, write_slot) as i32);
             let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
-            for (from, stride, width, is_value) in
-                [(keys, key, cache.key_width, false), (values, value, cache.value_width, true)]
-            {
-                let from = b.element(from, row, stride.0 as i64 * 4);
-                b.for_count(cache.kv_heads as i64, 1, |b, head| {
-                    let from = b.element(from, head, stride.1 as i64 * 4);
-                    let to = plane_rows(b, layer, is_value, slot, head);
-                    let to = b.element(to, place, width as i64 * size);
-                    b.for_count_lanes(width as i64, |b, index, lanes| {
-                        let from = b.element(from, index, 4);
-                        let to = b.element(to, index, size);
-                        let number = b.load(lanes.float(), from, 0);
-                        cache.number.store(b, number, to);
-                    });
+            let round = |b: &mut Body<'_>, from: Value, to: Value, width: usize| {
+                b.for_count_lanes(width as i64, |b, index, lanes| {
+                    let from = b.element(from, index, 4);
+                    let to = b.element(to, index, size);
+                    let number = b.load(lanes.float(), from, 0);
+                    cache.number.store(b, number, to);
                 });
-            }
+            };
+            let keys = b.element(keys, row, key.0 as i64 * 4);
+            let values = b.element(values, row, value.0 as i64 * 4);
+            b.for_count(cache.kv_heads as i64, 1, |b, head| {
+                let from = b.element(keys, head, key.1 as i64 * 4);
+                round(b, from, rounded, cache.key_width);
+                let plane = plane_rows(b, layer, false, slot, head);
+                let to = cache.key_place(b, plane, place);
+                cache.copy_key(b, [rounded, to], [cache.number.bytes(), cache.key_step()]);
+                let from = b.element(values, head, value.1 as i64 * 4);
+                let plane = plane_rows(b, layer, true, slot, head);
+                let to = b.element(plane, place, cache.value_bytes() as i64);
+                round(b, from, to, cache.value_width);
+            });
         });
         b.ret(&[]);
     })?;

@@ -29,6 +29,8 @@ fn item_heads(spec: &AttendSpec) -> usize {
 /// Memory of an item on the stack.
 struct Item {
     queries: Value,
+    /// The key whose scores are computed.
+    key: Value,
     scores: Value,
     sums: Value,
     maxima: Value,
@@ -42,14 +44,14 @@ pub(super) fn define(
     spec: &AttendSpec,
 ) -> Result<(), EmitError> {
     let CacheShape { kv_heads, value_width, .. } = spec.cache;
-    let [key_bytes, value_bytes] =
-        [spec.cache.key_bytes(), spec.cache.value_bytes()].map(|bytes| bytes as i64);
+    let value_bytes = spec.cache.value_bytes() as i64;
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
         let [context, query, sinks, output, _, thread, threads] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
+        let key = b.stack(spec.cache.key_bytes() as u32);
         let scores = b.stack((heads * TILE * 4) as u32);
         let sums = b.stack((heads * value_width.next_multiple_of(4) * 4) as u32);
         let [maxima, totals, factors] = [(); 3].map(|()| b.stack(heads as u32 * 4));
@@ -66,7 +68,7 @@ pub(super) fn define(
             let head = b.mul_const(block, heads as i64);
             let queries = b.element(query, row, spec.query.0 as i64 * 4);
             let queries = b.element(queries, head, spec.query.1 as i64 * 4);
-            let item = Item { queries, scores, sums, maxima, totals, factors };
+            let item = Item { queries, key, scores, sums, maxima, totals, factors };
             start_item(b, spec, &item, sinks, head);
             let span = b.element(spans, row, size_of::<RowSpans>() as i64);
             let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
@@ -74,7 +76,6 @@ pub(super) fn define(
             b.for_range(zero, ranges, 1, |b, range| {
                 let RangeOfRow { slot, first, rows } = range_of_row(b, span, range);
                 let keys = plane_rows(b, layer, false, slot, kv_head);
-                let keys = b.element(keys, first, key_bytes);
                 let values = plane_rows(b, layer, true, slot, kv_head);
                 let values = b.element(values, first, value_bytes);
                 let zero = b.int(0);
@@ -82,9 +83,9 @@ pub(super) fn define(
                     let left = b.sub(rows, start);
                     let tile = b.int(TILE as i64);
                     let count = b.min(left, tile);
-                    let keys = b.element(keys, start, key_bytes);
                     let values = b.element(values, start, value_bytes);
-                    score_tile(b, spec, &item, keys, count);
+                    let place = b.add(first, start);
+                    score_tile(b, spec, &item, [keys, place], count);
                     weigh_tile(b, spec, &item, count);
                     add_values(b, spec, &item, values, count);
                 });
@@ -125,12 +126,20 @@ fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, he
     });
 }
 
-fn score_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, keys: Value, count: Value) {
+/// Products with `count` keys of a plane from row `place` on.
+fn score_tile(
+    b: &mut Body<'_>,
+    spec: &AttendSpec,
+    item: &Item,
+    [keys, place]: [Value; 2],
+    count: Value,
+) {
     let heads = item_heads(spec);
     let zero = b.int(0);
     b.for_range(zero, count, 1, |b, row| {
-        let key = b.element(keys, row, spec.cache.key_bytes() as i64);
-        let sums = products(b, item.queries, spec.query.1, heads, key, &spec.cache);
+        let place = b.add(place, row);
+        spec.cache.gather_key(b, keys, place, item.key);
+        let sums = products(b, item.queries, spec.query.1, heads, item.key, &spec.cache);
         let to = b.element(item.scores, row, 4);
         for (head, sum) in sums.into_iter().enumerate() {
             b.store(sum, to, head as i32 * TILE_BYTES as i32);

@@ -1,23 +1,20 @@
 //! Memory of one thread for a tile of wide attention.
 
+use weir_abi::KEY_TILE;
+
 use super::AttendSpec;
 use super::tile::COLUMNS;
 use super::vector::Width;
 
-/// Cache rows of a tile. Tiles begin at multiples of it in the planes, so that rows whose ranges
-/// begin at different places (a sliding window's) share them.
-pub(super) const KEY_TILE: usize = 64;
-/// Bytes of a row of scores or of transposed keys.
+/// Bytes of a row of scores.
 pub(super) const SCORE_ROW: usize = KEY_TILE * 4;
-/// Queries (rows times heads of the group) that a tile aims at: enough to make the transposition of
-/// its keys cheap, few enough for the nearest caches.
+/// Queries (rows times heads of the group) that a tile aims at: enough to read its
+/// keys seldom, few enough for the nearest caches.
 const QUERIES: usize = 64;
 /// Most rows of a tile: causal rows end at different keys, each of which is a case of its own.
 const MOST_ROWS: usize = 32;
 /// Most bytes of scratch, which lies on a thread's stack.
 const MOST_BYTES: usize = 512 << 10;
-/// Bytes of keys that the transposition takes at a time from each row.
-pub(super) const KEY_STEP: usize = 16;
 
 /// Offsets of the parts, multiples of 64 bytes. Parts per query are as long as the most queries of a
 /// tile, rounded up to whole registers.
@@ -27,16 +24,10 @@ pub(super) struct Scratch {
     pub(super) heads: usize,
     /// Most rows of a tile.
     pub(super) rows: usize,
-    /// Bytes of a key row of the cache, whole steps of the transposition.
-    pub(super) key_row: usize,
     /// Bytes from the sums of one query to the next.
     pub(super) sum_row: usize,
     /// Queries, dense.
     pub(super) queries: usize,
-    /// Key rows where the cache's own cannot be read as they lie.
-    pub(super) staged: usize,
-    /// Transposed keys of a tile.
-    pub(super) keys: usize,
     /// Scores, then weights, of all queries for a tile of keys.
     pub(super) scores: usize,
     /// Per row: first key of the tile that it reads, key behind the last, 32 bits each.
@@ -79,7 +70,6 @@ impl Scratch {
 
     fn sized(spec: &AttendSpec, width: Width, heads: usize, rows: usize) -> Option<Scratch> {
         let queries = (rows * heads).next_multiple_of(16);
-        let key_row = spec.cache.key_bytes().next_multiple_of(KEY_STEP);
         let lanes = width.lanes();
         let sum_row = spec.cache.value_width.next_multiple_of(lanes) * 4;
         debug_assert!(KEY_TILE.is_multiple_of(COLUMNS * lanes));
@@ -92,11 +82,8 @@ impl Scratch {
         let scratch = Scratch {
             heads,
             rows,
-            key_row,
             sum_row,
             queries: part(queries * spec.cache.key_width * 4),
-            staged: part(lanes * key_row),
-            keys: part(key_row / spec.cache.number.bytes() * SCORE_ROW),
             scores: part(queries * SCORE_ROW),
             bounds: part(rows * 8),
             tile_maxima: part(queries * 4),

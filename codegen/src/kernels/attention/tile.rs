@@ -1,8 +1,7 @@
-//! The four assembled steps of wide attention: a tile of queries against a tile of keys.
+//! The three assembled steps of wide attention: a tile of queries against a tile of keys.
 //!
 //! | step | result |
 //! |---|---|
-//! | `keys` | one register's worth of key rows, transposed |
 //! | `scores` | `s[q, j] = Σ_d query[q, d] · key[j, d]`: one chain of fused steps, d ascending |
 //! | `weigh` | scores become `exp(s - m)`; running maxima m, totals and factors of the sums so far |
 //! | `values` | `o[q, c] = o[q, c] · factor[q]`, then one fused step per key, keys ascending |
@@ -22,9 +21,10 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use weir_abi::{KEY_BLOCK, KEY_TILE};
 
 use super::cache::CacheType;
-use super::scratch::{KEY_STEP, KEY_TILE, SCORE_ROW, Scratch};
+use super::scratch::{SCORE_ROW, Scratch};
 use super::vector::{Emitted, Fold, Vectors, Width};
 
 /// Registers of columns that an accumulator block holds.
@@ -76,51 +76,8 @@ fn bind(v: &mut Vectors<'_>, label: &mut CodeLabel) -> Emitted {
     v.code.zero_bytes()
 }
 
-/// `(key rows, transposed keys, key rows to ask for)`: as many key rows as a register has lanes,
-/// whose numbers, widened, go to one register's worth of each transposed row. Rows lie
-/// [`Scratch::key_row`] bytes apart. As many rows are asked for as are transposed.
-pub(super) fn keys(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
-    let row = tile.scratch.key_row;
-    let lanes = v.width.lanes();
-    let mut again = v.code.create_label();
-    v.code.mov(rcx, (row / KEY_STEP) as i64)?;
-    v.code.set_label(&mut again)?;
-    for line in (0..lanes * KEY_STEP).step_by(64) {
-        v.code.prefetcht1(byte_ptr(rdx + line))?;
-    }
-    v.code.add(rdx, (lanes * KEY_STEP) as i32)?;
-    let columns: Vec<usize> = if tile.number == CacheType::F32 {
-        for first in 0..4 {
-            v.load_quads(first, (0..lanes / 4).map(|quad| rdi + (first + 4 * quad) * row))?;
-        }
-        v.interleave_low(4, 0, 1)?;
-        v.interleave_high(5, 0, 1)?;
-        v.interleave_low(6, 2, 3)?;
-        v.interleave_high(7, 2, 3)?;
-        for (index, from) in [4, 5].into_iter().enumerate() {
-            v.join_low(2 * index, from, from + 2)?;
-            v.join_high(2 * index + 1, from, from + 2)?;
-        }
-        (0..4).collect()
-    } else {
-        for first in 0..8 {
-            v.load_eights(first, (0..lanes / 8).map(|eight| rdi + (first + 8 * eight) * row))?;
-        }
-        v.transpose_words()?.to_vec()
-    };
-    for (column, register) in columns.iter().enumerate() {
-        v.widen(tile.number, *register)?;
-        v.store(rsi + column * SCORE_ROW, *register)?;
-    }
-    v.code.add(rdi, KEY_STEP as i32)?;
-    v.code.add(rsi, (columns.len() * SCORE_ROW) as i32)?;
-    v.code.dec(rcx)?;
-    v.code.jnz(again)?;
-    v.code.vzeroupper()?;
-    v.code.ret()
-}
-
-/// A product of rows with columns, summed over a reduction.
+/// A product of rows with columns, summed over a reduction; and what lies [`AHEAD`] from the right
+/// side is asked for.
 struct Product {
     /// Bytes from row to row of the left side, whose reduction is dense.
     left_row: usize,
@@ -128,32 +85,53 @@ struct Product {
     right: CacheType,
     /// Bytes from step to step of the reduction on the right side.
     right_step: usize,
+    /// Bytes from [`KEY_BLOCK`] columns to the next of them.
+    right_block: usize,
     /// Bytes from row to row of the result.
     result_row: usize,
     /// Steps, if they are known; else they come in `r9`.
     steps: Option<usize>,
-    /// The result holds sums that go on, each row times its factor; and what lies `rbp` bytes from
-    /// the right side is asked for.
+    /// The result holds sums that go on, each row times its factor.
     goes_on: bool,
+}
+
+impl Product {
+    /// Bytes from the first column to another on the right side.
+    fn right_column(&self, column: usize) -> usize {
+        column / KEY_BLOCK * self.right_block + column % KEY_BLOCK * self.right.bytes()
+    }
+
+    /// Where lines begin that a step of the reduction reads first, in bytes from the right side. A
+    /// block of keys is one run of bytes over all steps, which a line may hold several of.
+    fn lines(&self, step: usize, columns: impl Iterator<Item = usize>) -> Vec<usize> {
+        let before = if self.right_step < 64 { step * self.right_step } else { 0 };
+        let starts = columns.map(|column| self.right_column(column));
+        let begins = starts.filter(|start| (before + start).is_multiple_of(64));
+        begins.map(|start| step * self.right_step + start).collect()
+    }
 }
 
 const LEFT: AsmRegister64 = r13;
 const RIGHT: AsmRegister64 = r14;
 const STEPS: AsmRegister64 = rax;
-/// From the values of this tile to those that come next.
+/// From the keys or values of this tile to those that come next.
 const AHEAD: AsmRegister64 = rbp;
 
-/// `(queries, transposed keys, scores, keys, rows)`: scores of whole blocks of columns.
+/// `(queries, keys, scores, number of keys, rows, keys to ask for)`: scores of whole blocks of
+/// columns, from blocks of keys; as many keys are asked for.
 pub(super) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let product = Product {
         left_row: tile.key_width * 4,
-        right: CacheType::F32,
-        right_step: SCORE_ROW,
+        right: tile.number,
+        right_step: KEY_BLOCK * tile.number.bytes(),
+        right_block: KEY_BLOCK * tile.key_width * tile.number.bytes(),
         result_row: SCORE_ROW,
         steps: Some(tile.key_width),
         goes_on: false,
     };
     let saved = open(v)?;
+    v.code.mov(AHEAD, r9)?;
+    v.code.sub(AHEAD, rsi)?;
     few_or_many(v, &|v, blocks| {
         let keys = blocks.columns * v.width.lanes();
         v.code.lea(r15, rcx + (keys - 1))?;
@@ -171,6 +149,7 @@ pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         left_row: SCORE_ROW,
         right: number,
         right_step: tile.value_width * number.bytes(),
+        right_block: KEY_BLOCK * number.bytes(),
         result_row: tile.scratch.sum_row,
         steps: None,
         goes_on: true,
@@ -243,7 +222,7 @@ fn columns(v: &mut Vectors<'_>, product: &Product, blocks: &Blocks) -> Emitted {
     bind(v, &mut again)?;
     rows(v, product, blocks, 0)?;
     let numbers = blocks.columns * v.width.lanes();
-    v.code.add(rsi, (numbers * product.right.bytes()) as i32)?;
+    v.code.add(rsi, product.right_column(numbers) as i32)?;
     v.code.add(rdx, (numbers * 4) as i32)?;
     v.code.dec(r15)?;
     v.code.jnz(again)
@@ -284,7 +263,7 @@ fn block(
     part: usize,
 ) -> Emitted {
     let bytes = v.bytes();
-    let right_bytes = v.width.lanes() * product.right.bytes();
+    let lanes = v.width.lanes();
     let sum = |row: usize, column: usize| row * columns + column;
     let right = rows * columns;
     let left = right + columns;
@@ -303,17 +282,16 @@ fn block(
     }
     v.code.mov(LEFT, r10)?;
     v.code.mov(RIGHT, rsi)?;
-    // A block of many rows computes for longer than its values take to come.
-    let asks = product.goes_on && rows <= Blocks::of(v.width, true).rows[0];
+    // A block of many rows computes for longer than its keys or values take to come.
+    let asks = rows <= Blocks::of(v.width, true).rows[0];
     let step = |v: &mut Vectors<'_>, step: usize| -> Emitted {
         if asks {
-            for line in (0..columns * right_bytes).step_by(64) {
-                let at = step * product.right_step + line;
-                v.code.prefetcht1(byte_ptr(RIGHT + AHEAD + at))?;
+            for line in product.lines(step, (0..columns).map(|column| column * lanes)) {
+                v.code.prefetcht1(byte_ptr(RIGHT + AHEAD + line))?;
             }
         }
         for column in 0..columns {
-            let from = RIGHT + (step * product.right_step + column * right_bytes);
+            let from = RIGHT + (step * product.right_step + product.right_column(column * lanes));
             if part > 0 && column + 1 == columns {
                 v.load_part(product.right, part, right + column, from)?;
             } else {

@@ -127,14 +127,6 @@ impl Vectors<'_> {
         and = vandps;
         /// The bits that either has.
         or = vorps;
-        /// Low floats of a and b in turn, per 128 bits.
-        interleave_low = vunpcklps;
-        /// High floats of a and b in turn, per 128 bits.
-        interleave_high = vunpckhps;
-        /// Low halves of a and b, per 128 bits.
-        join_low = vunpcklpd;
-        /// High halves of a and b, per 128 bits.
-        join_high = vunpckhpd;
     }
 
     /// Bytes of a register.
@@ -217,7 +209,7 @@ impl Vectors<'_> {
     }
 
     /// The words in the lower half of a register, one of the first sixteen, widened in place.
-    pub(super) fn widen(&mut self, number: CacheType, x: usize) -> Emitted {
+    fn widen(&mut self, number: CacheType, x: usize) -> Emitted {
         match (number, self.width) {
             (CacheType::F32, _) => Ok(()),
             (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[x], XMM[x]),
@@ -287,73 +279,6 @@ impl Vectors<'_> {
                 self.widen(number, to)
             }
         }
-    }
-
-    /// Four floats from each of the places into consecutive 128 bits.
-    pub(super) fn load_quads(
-        &mut self,
-        to: usize,
-        from: impl IntoIterator<Item = AsmMemoryOperand>,
-    ) -> Emitted {
-        for (quad, from) in from.into_iter().enumerate() {
-            let from = xmmword_ptr(from);
-            match (quad, self.width) {
-                (0, _) => self.code.vmovups(XMM[to], from)?,
-                (_, Width::Eight) => self.code.vinsertf128(YMM[to], YMM[to], from, quad as i32)?,
-                (_, Width::Sixteen) => {
-                    self.code.vinsertf32x4(ZMM[to], ZMM[to], from, quad as i32)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Eight words from each of the places, the second into the upper half of a register of 256
-    /// bits if there are two.
-    pub(super) fn load_eights(
-        &mut self,
-        to: usize,
-        from: impl IntoIterator<Item = AsmMemoryOperand>,
-    ) -> Emitted {
-        for (half, from) in from.into_iter().enumerate() {
-            let from = xmmword_ptr(from);
-            match half {
-                0 => self.code.vmovdqu(XMM[to], from)?,
-                _ => self.code.vinserti128(YMM[to], YMM[to], from, half as i32)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Transposes eight registers (0 to 7) of eight words per 128 bits, half as wide as the level's,
-    /// into registers 8 to 15: gives the register of each column.
-    pub(super) fn transpose_words(&mut self) -> Result<[usize; 8], IcedError> {
-        type Word = fn(&mut CodeAssembler, usize, usize, usize, Width) -> Emitted;
-        macro_rules! word {
-            ($instruction:ident) => {
-                |code, to, a, b, width| match width {
-                    Width::Eight => code.$instruction(XMM[to], XMM[a], XMM[b]),
-                    Width::Sixteen => code.$instruction(YMM[to], YMM[a], YMM[b]),
-                }
-            };
-        }
-        // Of words, then pairs, then fours; each round joins registers `apart` from each other.
-        let rounds: [([Word; 2], usize); 3] = [
-            ([word!(vpunpcklwd), word!(vpunpckhwd)], 1),
-            ([word!(vpunpckldq), word!(vpunpckhdq)], 2),
-            ([word!(vpunpcklqdq), word!(vpunpckhqdq)], 4),
-        ];
-        for (round, ([low, high], apart)) in rounds.into_iter().enumerate() {
-            let (from, to) = if round.is_multiple_of(2) { (0, 8) } else { (8, 0) };
-            for a in (0..8).filter(|a| a & apart == 0) {
-                let b = a | apart;
-                low(self.code, to + a, from + a, from + b, self.width)?;
-                high(self.code, to + b, from + a, from + b, self.width)?;
-            }
-        }
-        // Each round turned one bit of the row's number into one of the column's, highest first.
-        Ok([0, 1, 2, 3, 4, 5, 6, 7]
-            .map(|column: usize| 8 + ((column & 1) << 2 | column & 2 | column >> 2)))
     }
 
     /// Keeps the lanes of `x` where both masks in memory are ones and takes those of `other`

@@ -3,9 +3,10 @@
 //!
 //! Consecutive rows of a step that read the same slots, from nearly the same rows on, form a tile;
 //! with the query heads of one key/value head it is a unit of work, and threads take units in turn.
-//! A unit walks its ranges in chunks of [`CHUNK`] cache rows and those in tiles of [`KEY_TILE`]:
-//! keys are transposed once for all its queries, scores and values are products of register blocks
-//! (`tile`). Tiles that no row reads are skipped. A single row whose key/value heads cannot be dealt
+//! A unit walks its ranges in chunks of [`CHUNK`] cache rows and those in tiles of [`KEY_TILE`], which
+//! begin at multiples of it in the planes, so that rows whose ranges begin at different places (a
+//! sliding window's) share them. Scores and values are products of register blocks (`tile`), for keys
+//! lie in blocks of one number after another. Tiles that no row reads are skipped. A single row whose key/value heads cannot be dealt
 //! out evenly is divided by chunks as well (`split`).
 //!
 //! # Order of sums
@@ -31,9 +32,9 @@ mod split;
 
 use std::mem::offset_of;
 
-use weir_abi::{CacheRange, LayerCall, MAX_RANGES, RowSpans, StepContext};
+use weir_abi::{CacheRange, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
-use super::scratch::{KEY_TILE, SCORE_ROW, Scratch};
+use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
 use super::vector::{Emitted, Vectors, Width};
 use super::{AttendSpec, Finished, RangeOfRow, layer_field, plane_rows, range_of_row};
@@ -52,7 +53,6 @@ const SPAN: i64 = size_of::<RowSpans>() as i64;
 
 /// The assembled steps.
 struct Steps {
-    keys: FuncId,
     scores: FuncId,
     weigh: FuncId,
     values: FuncId,
@@ -82,8 +82,7 @@ pub(super) fn define(
         Ok::<FuncId, EmitError>(id)
     };
     let steps = Steps {
-        keys: step("keys", 3, tile::keys)?,
-        scores: step("scores", 5, tile::scores)?,
+        scores: step("scores", 6, tile::scores)?,
         weigh: step("weigh", 2, tile::weigh)?,
         values: step("values", 7, tile::values)?,
     };
@@ -95,7 +94,7 @@ pub(super) fn define(
         let memory = b.stack(scratch.bytes as u32 + 64);
         let memory = b.add_const(memory, 63);
         let memory = b.ins().band_imm_s(memory, -64);
-        let unit = Unit { spec, width, scratch, steps, context, layer, spans, memory };
+        let unit = Unit { spec, scratch, steps, context, layer, spans, memory };
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
@@ -119,7 +118,6 @@ pub(super) fn define(
 /// What all units of a call share.
 struct Unit<'a> {
     spec: &'a AttendSpec,
-    width: Width,
     scratch: &'a Scratch,
     steps: Steps,
     context: Value,
@@ -485,8 +483,8 @@ impl Unit<'_> {
         let any = b.compare(IntCC::SignedLessThan, zero, last);
         b.if_then(any, |b| {
             let ahead = walk.ahead.place(b, self, walk, place);
-            self.transpose(b, walk, place, last, ahead.keys);
-            self.score(b, rows, last);
+            let keys = b.element(walk.keys, place, self.spec.cache.key_bytes() as i64);
+            self.score(b, rows, [keys, ahead.keys], last);
             let values = b.element(walk.values, place, self.spec.cache.value_bytes() as i64);
             let values = TileValues { values, ahead: b.sub(ahead.values, values) };
             // All rows read the same keys, or each block of rows is looked at by itself.
@@ -507,47 +505,12 @@ impl Unit<'_> {
         });
     }
 
-    /// Transposes the first `last` keys of a tile, whole registers of them; what is behind the last
-    /// is not read from the cache.
-    fn transpose(&self, b: &mut Body<'_>, walk: &Walk, place: Value, last: Value, ahead: Value) {
-        let lanes = self.width.lanes() as i64;
-        let cache = &self.spec.cache;
-        let row_bytes = cache.key_bytes() as i64;
-        let staged = self.at(b, self.scratch.staged);
-        let zero = b.int(0);
-        b.for_range(zero, last, lanes, |b, block| {
-            let row = b.add(place, block);
-            let keys = b.element(walk.keys, row, row_bytes);
-            let left = b.sub(last, block);
-            let stage = |b: &mut Body<'_>| {
-                let most = b.int(lanes);
-                let count = b.min(left, most);
-                b.for_range(zero, count, 1, |b, row| {
-                    let from = b.element(keys, row, row_bytes);
-                    let to = b.element(staged, row, self.scratch.key_row as i64);
-                    cache.number.copy(b, from, to, cache.key_width);
-                });
-                vec![staged]
-            };
-            let from = if self.scratch.key_row as i64 == row_bytes {
-                let is_whole = b.compare_const(IntCC::SignedGreaterThanOrEqual, left, lanes);
-                b.if_else(is_whole, |_| vec![keys], stage)[0]
-            } else {
-                stage(b)[0]
-            };
-            let to = self.at(b, self.scratch.keys);
-            let to = b.element(to, block, 4);
-            let ahead = b.element(ahead, block, row_bytes);
-            b.call(self.steps.keys, &[from, to, ahead]);
-        });
-    }
-
-    /// Scores of all queries, made weights.
-    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, last: Value) {
-        let [queries, keys, scores] =
-            [self.scratch.queries, self.scratch.keys, self.scratch.scores].map(|at| self.at(b, at));
+    /// Scores of all queries with the first `last` keys of a tile, made weights.
+    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, [keys, ahead]: [Value; 2], last: Value) {
+        let [queries, scores] =
+            [self.scratch.queries, self.scratch.scores].map(|at| self.at(b, at));
         let count = self.count(b, rows);
-        b.call(self.steps.scores, &[queries, keys, scores, last, count]);
+        b.call(self.steps.scores, &[queries, keys, scores, last, count, ahead]);
         b.call(self.steps.weigh, &[self.memory, rows.count]);
     }
 

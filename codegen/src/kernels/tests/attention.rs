@@ -1,6 +1,6 @@
 //! Attention over ranges of cache rows, with and without sink logits, and the cache writes.
 
-use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
+use weir_abi::{CacheRange, IsaLevel, KEY_BLOCK, KEY_TILE, LayerCall, RowSpans};
 use weir_ir::DType;
 use weir_ir::interpret::stored;
 
@@ -42,6 +42,21 @@ fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
     }
 }
 
+/// Keys `[head][row][width]` of `rows` rows a head as kernels see them: in blocks of one number of all
+/// rows after another, filled up with poison to whole tiles.
+pub(super) fn key_blocks(keys: &[f32], rows: usize, width: usize) -> Vec<f32> {
+    let mut blocks = Vec::new();
+    for head in keys.chunks(rows * width) {
+        for block in (0..rows.next_multiple_of(KEY_TILE)).step_by(KEY_BLOCK) {
+            for d in 0..width {
+                let rows = block..block + KEY_BLOCK;
+                blocks.extend(rows.map(|row| head.get(row * width + d).copied().unwrap_or(POISON)));
+            }
+        }
+    }
+    blocks
+}
+
 impl Planes {
     fn new(shape: CacheShape) -> Planes {
         let rows = SLOTS * shape.kv_heads * CACHE_ROWS;
@@ -76,11 +91,16 @@ impl Planes {
         &self.values[self.row(slot, head, row) * width..][..width]
     }
 
+    /// Keys in blocks, and values, as kernels see them.
+    fn encoded(&self) -> [Vec<u8>; 2] {
+        let keys = key_blocks(&self.keys, CACHE_ROWS, self.shape.key_width);
+        [&keys, &self.values].map(|plane| encoded(self.shape.number, plane))
+    }
+
     fn call(&mut self, spans: &[RowSpans], side: Side) -> LayerCall {
-        let key_head = (CACHE_ROWS * self.shape.key_bytes()) as u64;
+        let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
         let value_head = (CACHE_ROWS * self.shape.value_bytes()) as u64;
-        let number = self.shape.number;
-        let planes = [&self.keys, &self.values].map(|plane| encoded(number, plane));
+        let planes = self.encoded();
         let [keys, values] = self.guarded.insert(planes.map(|plane| Guarded::new(&plane, side)));
         LayerCall {
             keys: keys.bytes().as_mut_ptr(),
@@ -604,8 +624,7 @@ pub(super) fn check_append(
         ],
     );
     let written = planes.guarded.take().unwrap().map(Guarded::finish);
-    let expected = [&expected.keys, &expected.values].map(|plane| encoded(number, plane));
-    assert!(written == expected, "{number:?}");
+    assert!(written == expected.encoded(), "{number:?}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Scores of a prompt's candidates against double precision, and the selection that follows from
 //! them against sorting.
 
-use weir_abi::{LayerCall, PromptCall};
+use weir_abi::{KEY_TILE, LayerCall, PromptCall};
 
+use super::attention::key_blocks;
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
@@ -169,21 +170,25 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let rows = prompt.count(prompt.call.rows);
     let guard = |floats: &[f32]| Guarded::new(&bytes(floats), side);
     let poison = |count: usize| guard(&vec![POISON; count]);
-    let [mut keys, mut values, mut queries, mut lse] =
-        [&prompt.keys, &prompt.values, &prompt.queries, &prompt.lse].map(|floats| guard(floats));
+    let mut keys = guard(&key_blocks(&prompt.keys, rows, cache.key_width));
+    let [mut values, mut queries, mut lse] =
+        [&prompt.values, &prompt.queries, &prompt.lse].map(|floats| guard(floats));
     let [mut scores, mut scratch] = [(); 2].map(|()| poison(cache.kv_heads * rows));
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
     let widths = [cache.key_width, cache.value_width];
+    let [plane_rows, kept_rows] = [rows, prompt.kept].map(|rows| rows.next_multiple_of(KEY_TILE));
     let [mut to_keys, mut to_values] =
-        widths.map(|width| poison(2 * cache.kv_heads * prompt.kept * width));
-    let [key_head, value_head] = widths.map(|width| (prompt.kept * width * 4) as u64);
+        [kept_rows * cache.key_width, prompt.kept * cache.value_width]
+            .map(|head| poison(2 * cache.kv_heads * head));
+    let key_head = (kept_rows * cache.key_bytes()) as u64;
+    let value_head = (prompt.kept * cache.value_bytes()) as u64;
     let kv_heads = cache.kv_heads as u64;
     let layer = LayerCall {
         keys: keys.bytes().as_mut_ptr(),
         values: values.bytes().as_mut_ptr(),
-        key_slot_stride: (cache.kv_heads * rows * cache.key_bytes()) as u64,
-        key_head_stride: (rows * cache.key_bytes()) as u64,
+        key_slot_stride: (cache.kv_heads * plane_rows * cache.key_bytes()) as u64,
+        key_head_stride: (plane_rows * cache.key_bytes()) as u64,
         value_slot_stride: (cache.kv_heads * rows * cache.value_bytes()) as u64,
         value_head_stride: (rows * cache.value_bytes()) as u64,
         spans: null(),
@@ -257,8 +262,10 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
             }
         }
     }
-    let written = [to_keys, to_values].map(Guarded::finish);
-    assert!(written == expected.map(|plane| bytes(&plane)), "rows in the destination");
+    let [keys_expected, values_expected] = expected;
+    let keys_expected = key_blocks(&keys_expected, prompt.kept, cache.key_width);
+    assert!(to_keys.finish() == bytes(&keys_expected), "keys in the destination");
+    assert!(to_values.finish() == bytes(&values_expected), "values in the destination");
     for buffer in [keys, values, queries, lse, scores, scratch] {
         buffer.finish();
     }
