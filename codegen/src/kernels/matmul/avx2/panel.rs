@@ -20,7 +20,7 @@ use crate::kernels::matmul::assembled::{
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
-pub(super) const FROM_ROWS: usize = 12;
+pub(super) const FROM_ROWS: usize = 6;
 /// Rows of a step; the rest of a portion is taken one by one.
 const STEP: usize = 6;
 
