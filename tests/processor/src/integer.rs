@@ -40,6 +40,8 @@ impl Processor<'_> {
             ConditionCode::ne => !flags.zero,
             ConditionCode::be => flags.carry || flags.zero,
             ConditionCode::a => !flags.carry && !flags.zero,
+            ConditionCode::p => flags.parity,
+            ConditionCode::np => !flags.parity,
             ConditionCode::s => flags.sign,
             ConditionCode::ns => !flags.sign,
             ConditionCode::l => flags.sign != flags.overflow,
@@ -59,6 +61,11 @@ impl Processor<'_> {
             Mnemonic::Call if instruction.op0_kind() == OpKind::NearBranch64 => {
                 self.push(self.next)?;
                 self.next = instruction.near_branch64();
+            }
+            Mnemonic::Call if instruction.is_call_near_indirect() => {
+                let target = self.integer_operand(instruction, 0, 8)?;
+                self.push(self.next)?;
+                self.next = target;
             }
             _ if instruction.is_jcc_short_or_near() => {
                 if self.holds(instruction.condition_code())? {
@@ -89,6 +96,7 @@ impl Processor<'_> {
         self.flags.sign = result & sign_bit(bytes) != 0;
         self.flags.carry = false;
         self.flags.overflow = false;
+        self.flags.parity = (result as u8).count_ones().is_multiple_of(2);
     }
 
     fn add(&mut self, a: u64, b: u64, bytes: usize) -> u64 {
@@ -128,6 +136,13 @@ impl Processor<'_> {
             Mnemonic::Div => {
                 let divisor = read(self, 0)?;
                 return self.divide(divisor, bytes);
+            }
+            Mnemonic::Mulx => {
+                let a = cut(self.general[Register::RDX.number()], bytes);
+                let whole = u128::from(a) * u128::from(cut(read(self, 2)?, bytes));
+                // The upper half is written last: it wins where both go to one register.
+                self.set_general(instruction.op1_register(), cut(whole as u64, bytes));
+                (whole >> (8 * bytes)) as u64
             }
             Mnemonic::Mov => read(self, 1)?,
             Mnemonic::Movzx => read(self, 1)?,

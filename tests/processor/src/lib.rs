@@ -19,10 +19,10 @@ mod tests;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
 use memory::Memory;
-pub use memory::{Argument, FIRST_ARGUMENT};
+pub use memory::{Argument, FIRST_ARGUMENT, addresses};
 
 /// Where code lies.
-const CODE: u64 = 0x40_0000;
+pub const CODE: u64 = 0x40_0000;
 /// The return address of the outermost call: no code is there.
 const RETURN: u64 = 0xdead_0000;
 /// Bytes of the stack.
@@ -96,6 +96,7 @@ struct Flags {
     sign: bool,
     carry: bool,
     overflow: bool,
+    parity: bool,
 }
 
 /// A tile's shape: rows and bytes of a row.

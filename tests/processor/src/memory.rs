@@ -10,6 +10,23 @@ const APART: u64 = 1 << 20;
 /// Address of the first argument, if that is memory.
 pub const FIRST_ARGUMENT: u64 = FIRST + APART;
 
+/// Addresses of a call's arguments that are memory, of these lengths, so that memory can point to
+/// other memory. A call may have more arguments than the function takes.
+pub fn addresses(lengths: impl IntoIterator<Item = usize>) -> Vec<u64> {
+    let mut next = FIRST_ARGUMENT;
+    let place = |length: usize| {
+        let base = next;
+        next = behind(base, length);
+        base
+    };
+    lengths.into_iter().map(place).collect()
+}
+
+/// Where the region behind one begins.
+fn behind(base: u64, length: usize) -> u64 {
+    (base + length as u64).next_multiple_of(APART).max(FIRST) + APART
+}
+
 /// An argument of a kernel.
 pub enum Argument<'a> {
     /// Address of memory that the kernel reads.
@@ -53,10 +70,8 @@ pub(crate) struct Memory<'a> {
 
 impl<'a> Memory<'a> {
     fn place(&mut self, name: String, bytes: Bytes<'a>) -> u64 {
-        let base = self.regions.last().map_or(FIRST, |last| {
-            let end = last.base + last.bytes.slice().len() as u64;
-            end.next_multiple_of(APART).max(FIRST) + APART
-        });
+        let last = self.regions.last();
+        let base = last.map_or(FIRST, |last| behind(last.base, last.bytes.slice().len()));
         self.regions.push(Region { name, base, bytes });
         base
     }

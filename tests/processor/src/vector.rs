@@ -1,6 +1,7 @@
 //! Vector instructions of AVX2, AVX-VNNI and AVX-512 (F, BW, DQ, VL, VNNI, BF16).
 
 mod arithmetic;
+mod legacy;
 mod masks;
 mod movement;
 
@@ -98,6 +99,12 @@ impl Processor<'_> {
             Kxnorw | Kxnord | Kandw | Korw | Kxorw | Knotw | Kshiftrw | Kshiftlw => {
                 self.combine_masks(instruction)
             }
+            Addss | Subss | Mulss | Divss | Maxss | Minss | Andps | Andnps | Orps | Xorps
+            | Xorpd | Movaps | Movups | Movdqa | Movdqu => self.legacy(instruction),
+            Ucomiss | Vucomiss => self.compare_scalars(instruction),
+            Cvttss2si | Vcvttss2si => self.scalar_to_integer(instruction),
+            Vcvtsi2ss => self.integer_to_scalar(instruction),
+            Vroundss => self.round_scalar(instruction),
             Vmovups | Vmovaps | Vmovdqu | Vmovdqa | Vmovdqu32 | Vmovdqa32 => {
                 self.move_vector(instruction, 4)
             }
@@ -123,7 +130,11 @@ impl Processor<'_> {
             | Vinserti64x4 | Vinsertf32x8 => self.insert(instruction),
             Vpshufd | Vpermilps | Vshufps | Vpunpckldq | Vpunpckhdq | Vunpcklps | Vunpckhps
             | Vpermd | Vpermps | Vpunpcklqdq | Vpunpckhqdq | Vunpcklpd | Vunpckhpd | Vpermq
-            | Vperm2f128 | Vperm2i128 | Vshuff32x4 | Vshufi32x4 => self.rearrange(instruction),
+            | Vperm2f128 | Vperm2i128 | Vshuff32x4 | Vshufi32x4 | Vmovshdup | Vmovhlps => {
+                self.rearrange(instruction)
+            }
+            Vpinsrw | Vpinsrd => self.insert_number(instruction),
+            Vpunpcklwd | Vpunpckhwd => self.interleave_words(instruction),
             Vpshufb => self.shuffle_bytes(instruction),
             Vpackssdw | Vpackusdw | Vpacksswb | Vpackuswb => self.narrow(instruction),
             Vcmpps | Vpcmpd | Vpcmpud => self.compare(instruction),

@@ -1,25 +1,23 @@
-//! Attention over ranges of cache rows, with and without sink logits, and the cache writes.
+//! Attention over ranges of cache rows, with and without sink logits.
 
 use weir_abi::{CacheRange, IsaLevel, KEY_BLOCK, KEY_TILE, LayerCall, RowSpans};
 use weir_ir::DType;
 use weir_ir::interpret::stored;
 
 use super::*;
-use crate::kernels::attention::{
-    AttendSpec, CacheShape, CacheType, ScoreSpec, emit_append, emit_attend,
-};
+use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
 
-const SLOTS: usize = 3;
-const CACHE_ROWS: usize = 1300;
+pub(super) const SLOTS: usize = 3;
+pub(super) const CACHE_ROWS: usize = 1300;
 
 /// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
 /// the bytes hold them exactly.
-struct Planes {
+pub(super) struct Planes {
     shape: CacheShape,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
     /// Keys and values as kernels see them, between pages without access.
-    guarded: Option<[Guarded; 2]>,
+    pub(super) guarded: Option<[Guarded; 2]>,
 }
 
 fn dtype(number: CacheType) -> DType {
@@ -58,7 +56,7 @@ pub(super) fn key_blocks(keys: &[f32], rows: usize, width: usize) -> Vec<f32> {
 }
 
 impl Planes {
-    fn new(shape: CacheShape) -> Planes {
+    pub(super) fn new(shape: CacheShape) -> Planes {
         let rows = SLOTS * shape.kv_heads * CACHE_ROWS;
         Planes {
             shape,
@@ -69,7 +67,7 @@ impl Planes {
     }
 
     /// Sets a row; its numbers are rounded to what the cache holds.
-    fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
+    pub(super) fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
         let ty = dtype(self.shape.number);
         for (plane, row) in [(&mut self.keys, key), (&mut self.values, value)] {
             let place = &mut plane[at * row.len()..][..row.len()];
@@ -77,7 +75,7 @@ impl Planes {
         }
     }
 
-    fn row(&self, slot: usize, head: usize, row: usize) -> usize {
+    pub(super) fn row(&self, slot: usize, head: usize, row: usize) -> usize {
         (slot * self.shape.kv_heads + head) * CACHE_ROWS + row
     }
 
@@ -92,19 +90,42 @@ impl Planes {
     }
 
     /// Keys in blocks, and values, as kernels see them.
-    fn encoded(&self) -> [Vec<u8>; 2] {
+    pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
         let keys = key_blocks(&self.keys, CACHE_ROWS, self.shape.key_width);
         [&keys, &self.values].map(|plane| encoded(self.shape.number, plane))
     }
 
-    fn call(&mut self, spans: &[RowSpans], side: Side) -> LayerCall {
+    /// The same up to the last row that is read, keys to the end of its tile.
+    fn encoded_to_last(&self, spans: &[RowSpans]) -> [Vec<u8>; 2] {
+        let heads = self.shape.kv_heads;
+        let last = spans.iter().flat_map(places).max();
+        let (slot, row) = last.expect("a row reads something");
+        let head = slot * heads + heads - 1;
+        let [mut keys, mut values] = self.encoded();
+        let tiles = head * CACHE_ROWS.next_multiple_of(KEY_TILE) + row / KEY_TILE * KEY_TILE;
+        keys.truncate((tiles + KEY_TILE) * self.shape.key_bytes());
+        values.truncate((head * CACHE_ROWS + row + 1) * self.shape.value_bytes());
+        [keys, values]
+    }
+
+    /// The call of a layer with these planes.
+    pub(super) fn call(
+        &mut self,
+        planes: [Vec<u8>; 2],
+        spans: &[RowSpans],
+        side: Side,
+    ) -> LayerCall {
+        let [keys, values] = self.guarded.insert(planes.map(|plane| Guarded::new(&plane, side)));
+        let [keys, values] = [keys, values].map(|plane| plane.bytes().as_mut_ptr());
+        self.call_at(keys, values, spans)
+    }
+
+    fn call_at(&self, keys: *mut u8, values: *mut u8, spans: &[RowSpans]) -> LayerCall {
         let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
         let value_head = (CACHE_ROWS * self.shape.value_bytes()) as u64;
-        let planes = self.encoded();
-        let [keys, values] = self.guarded.insert(planes.map(|plane| Guarded::new(&plane, side)));
         LayerCall {
-            keys: keys.bytes().as_mut_ptr(),
-            values: values.bytes().as_mut_ptr(),
+            keys,
+            values,
             key_slot_stride: key_head * self.shape.kv_heads as u64,
             key_head_stride: key_head,
             value_slot_stride: value_head * self.shape.kv_heads as u64,
@@ -182,15 +203,13 @@ impl Pattern {
     }
 }
 
-/// Levels that this machine runs.
+/// Levels that this machine runs and that attend each in a way of its own.
 pub(super) fn levels() -> Vec<IsaLevel> {
     let runs = |level: &IsaLevel| match level {
-        IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => {
-            is_x86_feature_detected!("fma")
-        }
+        IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
-        // Its kernels are those of AVX-512.
-        IsaLevel::Amx => false,
+        // The kernels of AVX2 and of AVX-512.
+        IsaLevel::AvxVnni | IsaLevel::Amx => false,
     };
     IsaLevel::ALL.into_iter().filter(runs).collect()
 }
@@ -279,11 +298,11 @@ fn exact(
 
 /// A step to compute: queries over a filled cache.
 pub(super) struct Case {
-    spec: AttendSpec,
+    pub(super) spec: AttendSpec,
     planes: Planes,
-    query: Vec<f32>,
-    sink: Vec<f32>,
-    spans: Vec<RowSpans>,
+    pub(super) query: Vec<f32>,
+    pub(super) sink: Vec<f32>,
+    pub(super) spans: Vec<RowSpans>,
     /// Where buffers lie against a page without access.
     pub(super) side: Side,
 }
@@ -344,7 +363,9 @@ impl Case {
         rows: std::ops::Range<usize>,
         threads: usize,
     ) -> (Vec<f32>, Vec<f32>) {
-        let layer = self.planes.call(&self.spans[rows.clone()], self.side);
+        let spans = &self.spans[rows.clone()];
+        let planes = self.planes.encoded_to_last(spans);
+        let layer = self.planes.call(planes, spans, self.side);
         let count = rows.len();
         let query = &self.query[rows.start * self.spec.query.0..][..count * self.spec.query.0];
         let mut query = Guarded::new(&bytes(query), self.side);
@@ -403,10 +424,28 @@ impl Case {
         }
     }
 
-    pub(super) fn check(&mut self, level: IsaLevel) {
-        let spec = self.spec;
+    /// Planes as kernels see them, and the layer's call of all rows with other addresses for the
+    /// planes.
+    pub(super) fn layer(&self, [keys, values]: [u64; 2]) -> ([Vec<u8>; 2], LayerCall) {
+        let [keys, values] = [keys, values].map(|at| std::ptr::without_provenance_mut(at as usize));
+        let planes = self.planes.encoded_to_last(&self.spans);
+        (planes, self.planes.call_at(keys, values, &self.spans))
+    }
+
+    /// The whole step on a level, by two threads.
+    pub(super) fn run_all(&mut self, level: IsaLevel) -> Vec<f32> {
         let kernel = self.kernel(level);
-        let got = self.run(&kernel, 0..self.spans.len(), 2);
+        self.run(&kernel, 0..self.spans.len(), 2)
+    }
+
+    pub(super) fn check(&mut self, level: IsaLevel) {
+        let got = self.run_all(level);
+        self.check_output(level, &got);
+    }
+
+    /// Fails if an output of the whole step breaks the bound.
+    pub(super) fn check_output(&self, level: IsaLevel, got: &[f32]) {
+        let spec = self.spec;
         let CacheShape { kv_heads, key_width, value_width, .. } = spec.cache;
         for (row, got) in got.chunks(spec.output_row).enumerate() {
             assert_eq!(got[spec.output_row - 1], POISON);
@@ -551,88 +590,6 @@ fn wide_levels_agree_bit_by_bit() {
                 let bits = |floats: &[f32]| floats.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
                 assert!(bits(&avx2) == bits(&avx512), "{sizes:?} {number:?} {pattern:?}");
             }
-        }
-    }
-}
-
-/// A row's key and value go where its span says, rounded as the interpreter does it; nothing else of
-/// the planes is written.
-pub(super) fn check_append(
-    random: &mut Random,
-    [rows, kv_heads, key_width, value_width]: [usize; 4],
-    number: CacheType,
-    side: Side,
-) {
-    let cache = CacheShape { kv_heads, key_width, value_width, number };
-    let (key_row, value_row) = (kv_heads * key_width + 2, kv_heads * (value_width + 1));
-    let kernel = Kernel::new(|assembly| {
-        emit_append(assembly, &cache, (key_row, key_width), (value_row, value_width + 1))
-    });
-    let spans: Vec<RowSpans> = (0..rows)
-        .map(|row| RowSpans {
-            write_slot: random.below(SLOTS) as u32,
-            write_row: ((row * 4 + random.below(4)) % CACHE_ROWS) as u32,
-            ..Default::default()
-        })
-        .collect();
-    let mut key = random.units(rows * key_row);
-    let value = random.units(rows * value_row);
-    // Borders: halves between two numbers, subnormal ones, beyond the range, no numbers.
-    let borders = [
-        65504.0,
-        65519.99,
-        65520.0,
-        -1e6,
-        f32::MAX,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        6e-8,
-        2.98e-8,
-        -0.0,
-        1.000_488_3,
-        1.001_464_8,
-        1.003_906_2,
-        1e-40,
-    ];
-    for (index, number) in key.iter_mut().enumerate() {
-        if index % 3 == 1 {
-            *number = borders[random.below(borders.len())];
-        }
-    }
-    let mut planes = Planes::new(cache);
-    let mut expected = Planes::new(cache);
-    for (row, span) in spans.iter().enumerate() {
-        for head in 0..kv_heads {
-            let at = expected.row(span.write_slot as usize, head, span.write_row as usize);
-            let key = &key[row * key_row + head * key_width..][..key_width];
-            let value = &value[row * value_row + head * (value_width + 1)..][..value_width];
-            expected.set(at, key, value);
-        }
-    }
-    let layer = planes.call(&spans, side);
-    let context = StepContext { layer: &layer, ..context() };
-    let address = std::ptr::from_ref(&context) as u64;
-    let [mut key, mut value] = [key, value].map(|rows| Guarded::new(&bytes(&rows), side));
-    kernel.code.call_kernel(
-        &kernel.name,
-        &mut [
-            Argument::Count(address),
-            Argument::Read(key.bytes()),
-            Argument::Read(value.bytes()),
-            Argument::Count(0),
-            Argument::Count(rows as u64),
-        ],
-    );
-    let written = planes.guarded.take().unwrap().map(Guarded::finish);
-    assert!(written == expected.encoded(), "{number:?}");
-}
-
-#[test]
-fn rows_are_written_where_spans_say() {
-    let mut random = Random::new(32);
-    for shape in [[1, 1, 1, 1], [1, 2, 6, 9], [8, 3, 16, 17], [21, 1, 37, 33]] {
-        for number in CacheType::ALL {
-            check_append(&mut random, shape, number, Side::End);
         }
     }
 }

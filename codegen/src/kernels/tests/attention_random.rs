@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use weir_abi::IsaLevel;
-
 use super::attention::{Case, PATTERNS, levels};
 use super::guard::Side;
 use super::*;
@@ -15,7 +13,7 @@ const MANY: usize = 600;
 
 /// A shape: mostly small ones, so that many fit into a run; widths that fill no register, groups
 /// that do not divide a tile, and now and then what real models have.
-fn sizes(random: &mut Random) -> (usize, usize, usize, usize, usize) {
+pub(super) fn sizes(random: &mut Random) -> (usize, usize, usize, usize, usize) {
     let kv_heads = 1 + random.below(3);
     let group = [1, 1, 2, 3, 4, 7, 8, 20][random.below(8)];
     let rows = match random.below(4) {
@@ -47,17 +45,14 @@ fn run(cases: usize, seed: u64) {
                 case.with_tiny_numbers(&mut random);
             }
             for level in levels() {
-                // AVX-VNNI attends as AVX2 does.
-                if level != IsaLevel::AvxVnni {
-                    case.check(level);
-                    *counts.entry((level.name(), number.name())).or_default() += 1;
-                }
+                case.check(level);
+                *counts.entry((level.name(), number.name())).or_default() += 1;
             }
         }
     }
     println!("attention: {counts:?}");
     let total: usize = counts.values().sum();
-    assert_eq!(counts.len(), 3 * levels().iter().filter(|l| **l != IsaLevel::AvxVnni).count());
+    assert_eq!(counts.len(), 3 * levels().len());
     assert!(counts.values().all(|count| *count == cases), "{total} cases: {counts:?}");
 }
 

@@ -5,7 +5,9 @@
 //! its derivation; u is the unit roundoff of f32, and products of errors are left out (they are
 //! below 2⁻⁴⁰ here), for which [`FIRST_ORDER`] makes room.
 
+mod append;
 mod attention;
+mod attention_interpreted;
 mod attention_random;
 mod elements;
 mod faults;

@@ -67,8 +67,14 @@ fn avx2() -> Vec<Entry> {
         vinserti128(ymm0, ymm1, xmm2, 1); vpbroadcastb(ymm0, xmm1); vpbroadcastd(ymm0, xmm1);
         vbroadcastss(ymm0, xmm1); vblendvps(ymm0, ymm1, ymm2, ymm0); vmovups(xmm0, xmm1);
         vcvtps2dq(ymm0, ymm1); vcvttps2dq(ymm0, ymm1); vpsllvd(ymm0, ymm1, ymm2);
-        vpsrlvd(ymm0, ymm1, ymm2);
+        vpsrlvd(ymm0, ymm1, ymm2); vpunpcklwd(ymm0, ymm1, ymm2); vpunpckhwd(ymm0, ymm1, ymm2);
+        vmovshdup(ymm0, ymm1); vmovhlps(xmm0, xmm1, xmm2); vpunpcklwd(xmm0, xmm1, xmm2);
+        vmovd(xmm0, dword_ptr(rdi + 36)); vmovq(xmm0, qword_ptr(rdi + 36));
+        vpinsrd(xmm0, xmm1, dword_ptr(rdi + 8), 2); vpinsrw(xmm0, xmm1, word_ptr(rdi + 6), 5);
+        vmaskmovps(ymm0, ymm1, ymmword_ptr(rdi)); andps(xmm0, xmm1); orps(xmm0, xmm1);
+        xorpd(xmm0, xmm1); movdqa(xmm0, xmm1); movdqu(xmm0, xmmword_ptr(rdi + 4));
     ));
+    all.extend(frames());
     all.extend(entries!(Floats:
         vaddps(ymm0, ymm1, ymm2); vsubps(ymm0, ymm1, ymm2); vmulps(ymm0, ymm1, ymm2);
         vdivps(ymm0, ymm1, ymm2); vmaxps(ymm0, ymm1, ymm2); vminps(ymm0, ymm1, ymm2);
@@ -81,8 +87,56 @@ fn avx2() -> Vec<Entry> {
         vfnmadd213ps(ymm0, ymm1, ymm2); vfmsub213ps(ymm0, ymm1, ymm2);
         vfnmsub132ps(ymm0, ymm1, ymm2); vfmadd231ss(xmm0, xmm1, xmm2);
         vcmpps(ymm0, ymm1, ymm2, 1); vcmpps(ymm0, ymm1, ymm2, 3); vcmpps(ymm0, ymm1, ymm2, 14);
+        addss(xmm0, xmm1); mulss(xmm0, xmm1); maxss(xmm0, xmm1); minss(xmm0, xmm1);
+        vroundss(xmm0, xmm1, xmm2, 8); vroundss(xmm0, xmm1, xmm2, 1);
     ));
     all
+}
+
+/// What compiled frames use and vectors cannot show by themselves: through a general register.
+fn frames() -> Vec<Entry> {
+    let entry = |name, write| Entry { name, kind: Kind::Bits, write };
+    vec![
+        entry("cvttss2si", |code| {
+            code.cvttss2si(eax, xmm1)?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("vcvtsi2ss of 32 bits", |code| {
+            code.mov(eax, dword_ptr(rdi + 4))?;
+            code.vcvtsi2ss(xmm0, xmm1, eax)
+        }),
+        entry("vcvtsi2ss of 64 bits", |code| {
+            code.mov(rax, qword_ptr(rdi + 4))?;
+            code.vcvtsi2ss(xmm0, xmm1, rax)
+        }),
+        entry("mulx", |code| {
+            code.mov(rdx, qword_ptr(rdi))?;
+            code.mulx(rcx, rax, qword_ptr(rdi + 8))?;
+            code.vmovq(xmm0, rcx)?;
+            code.vmovq(xmm1, rax)?;
+            code.vpunpcklqdq(xmm0, xmm0, xmm1)
+        }),
+        // Each condition that a comparison of floats may set, a bit of the result.
+        entry("ucomiss", |code| {
+            code.ucomiss(xmm1, xmm2)?;
+            code.mov(eax, 0)?;
+            code.mov(ecx, 0)?;
+            code.mov(edx, 0)?;
+            code.setp(al)?;
+            code.setb(cl)?;
+            code.sete(dl)?;
+            code.lea(eax, ptr(rax + rcx * 2))?;
+            code.lea(eax, ptr(rax + rdx * 4))?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("add and its parity", |code| {
+            code.mov(ecx, 0)?;
+            code.mov(eax, dword_ptr(rdi))?;
+            code.add(eax, dword_ptr(rdi + 4))?;
+            code.setp(cl)?;
+            code.vmovd(xmm0, ecx)
+        }),
+    ]
 }
 
 fn avx512() -> Vec<Entry> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attention::check_append;
+use super::append::check_append;
 use super::elements::{check_concatenation, check_gated, check_repeated};
 use super::prompt::check_prompt;
 use super::rounding::check_roundings;

@@ -10,7 +10,7 @@ fn second_or(a: f32, b: f32, first: bool) -> f32 {
     if first { a } else { b }
 }
 
-fn to_int(x: f32, round: impl Fn(f32) -> f32) -> u32 {
+pub(super) fn to_int(x: f32, round: impl Fn(f32) -> f32) -> u32 {
     let whole = f64::from(round(x));
     // Outside the range and for what is no number: the "integer indefinite".
     if (-2_147_483_648.0..2_147_483_648.0).contains(&whole) {
@@ -21,7 +21,7 @@ fn to_int(x: f32, round: impl Fn(f32) -> f32) -> u32 {
 }
 
 /// Two numbers of the lane, rounded to f32 once.
-fn float_op(mnemonic: Mnemonic, a: f32, b: f32) -> Option<f32> {
+pub(super) fn float_op(mnemonic: Mnemonic, a: f32, b: f32) -> Option<f32> {
     Some(match mnemonic {
         Mnemonic::Vaddps | Mnemonic::Vaddss => a + b,
         Mnemonic::Vsubps | Mnemonic::Vsubss => a - b,
@@ -68,7 +68,7 @@ pub(super) fn fused(mnemonic: Mnemonic) -> Option<(u32, f32, f32)> {
 }
 
 /// Operations on words of 32 bits; shifts have their own function.
-fn word_op(mnemonic: Mnemonic, a: u32, b: u32) -> Option<u32> {
+pub(super) fn word_op(mnemonic: Mnemonic, a: u32, b: u32) -> Option<u32> {
     use Mnemonic::*;
     Some(match mnemonic {
         Vpaddd => a.wrapping_add(b),

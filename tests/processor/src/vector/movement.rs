@@ -153,6 +153,16 @@ impl Processor<'_> {
         self.set_vector(instruction, (whole, 4), &value)
     }
 
+    /// An integer in the place of one of the first 128 bits' elements.
+    pub(super) fn insert_number(&mut self, instruction: &Instruction) -> Step {
+        let bytes = if instruction.mnemonic() == Mnemonic::Vpinsrw { 2 } else { 4 };
+        let mut value = self.vectors[instruction.op1_register().number()];
+        let number = self.integer_operand(instruction, 2, bytes)?.to_le_bytes();
+        let at = usize::from(instruction.immediate8()) % (16 / bytes) * bytes;
+        value[at..at + bytes].copy_from_slice(&number[..bytes]);
+        self.set_vector(instruction, (16, bytes), &value)
+    }
+
     /// Words moved within 128 bits, or across the register.
     pub(super) fn rearrange(&mut self, instruction: &Instruction) -> Step {
         use Mnemonic::*;
@@ -196,6 +206,8 @@ impl Processor<'_> {
                 let source = if lane % 4 < 2 { &a } else { &b };
                 word(source, lane / 4 * 4 + choice(lane))
             }),
+            Vmovshdup => from_words(bytes / 4, |lane| word(&a, lane | 1)),
+            Vmovhlps => from_longs(2, |lane| if lane == 0 { long(&b, 1) } else { long(&a, 1) }),
             Vpunpckldq | Vunpcklps | Vpunpckhdq | Vunpckhps => from_words(bytes / 4, |lane| {
                 let high = matches!(mnemonic, Vpunpckhdq | Vunpckhps);
                 let source = if lane % 2 == 0 { &a } else { &b };
@@ -209,6 +221,18 @@ impl Processor<'_> {
             _ => return Err(Stop::Unknown),
         };
         self.set_vector(instruction, (bytes, 4), &value)
+    }
+
+    /// Words of 16 bits of both sources in turn, per 128 bits.
+    pub(super) fn interleave_words(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let (a, b) = self.sources(instruction, bytes, 2)?;
+        let half = if instruction.mnemonic() == Mnemonic::Vpunpckhwd { 4 } else { 0 };
+        let value = from_half_words(bytes / 2, |lane| {
+            let source = if lane % 2 == 0 { &a } else { &b };
+            half_word(source, lane / 8 * 8 + lane % 8 / 2 + half)
+        });
+        self.set_vector(instruction, (bytes, 2), &value)
     }
 
     pub(super) fn shuffle_bytes(&mut self, instruction: &Instruction) -> Step {
