@@ -108,7 +108,8 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
                 ..named(&name)
             }
         }
-        Kernel::Append { .. } => named("append"),
+        Kernel::Append { angles: Some(_), .. } => named("rotary, append"),
+        Kernel::Append { angles: None, .. } => named("append"),
         Kernel::Attend { spec, .. } => {
             let widths = (spec.cache.key_width + spec.cache.value_width) as u64;
             KernelWork {

@@ -9,10 +9,12 @@
 //! | `reduce` | sums, means, extremes of the last axis |
 //! | `rounding` | rows, their norms and gated products on their way into integer products |
 //! | `rows` | embedding rows, table rows, the head's rows |
-//! | `attention` | cache writes, attention over ranges of cache rows |
+//! | `append` | keys, rotated on the way, and values into the cache |
+//! | `attention` | attention over ranges of cache rows |
 //! | `observe` | scores of a prompt's candidates |
 //! | `compact` | selection, and the write into a slot |
 
+pub mod append;
 pub mod attention;
 pub mod compact;
 pub mod map;

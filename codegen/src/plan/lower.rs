@@ -11,13 +11,14 @@ use std::collections::{HashMap, HashSet};
 use weir_ir::graph::{CacheDecl, NodeData};
 use weir_ir::{Body, DType, Dim, Node, Op, TensorType, Value};
 
-use super::{Kernel, Root, SegmentPlan, View, place, verify};
+use super::{Angles, Kernel, Root, SegmentPlan, View, place, verify};
 use crate::error::CodegenError;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::map::MapOp;
 use crate::kernels::matmul::{Activation, Compute};
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
+use crate::kernels::rotary::Rotation;
 use crate::kernels::rounding::Source;
 use crate::pack::PackedLayout;
 use crate::weights::{self, WeightForm, WeightSlot, WeightSource};
@@ -65,6 +66,7 @@ pub fn lower_segment(source: &SegmentSource<'_>) -> Result<SegmentPlan, CodegenE
         views: HashMap::new(),
         quantised: HashMap::new(),
         fused: HashMap::new(),
+        rotated_late: HashMap::new(),
         in_place: in_place(source),
         node: None,
     };
@@ -172,6 +174,8 @@ struct Lowering<'a> {
     quantised: HashMap<(Value, Activation), usize>,
     /// Values that exist only in the rounded form: from row to row of what they are made of.
     fused: HashMap<Value, usize>,
+    /// Keys that are rotated when they are appended; their views are what they are before.
+    rotated_late: HashMap<Value, Angles>,
     in_place: HashSet<Value>,
     node: Option<Node>,
 }
@@ -297,9 +301,15 @@ impl Lowering<'_> {
                 let x = self.view(operands[0])?;
                 let (x, ..) = self.runs(x);
                 let (cos, sin) = (self.view(operands[2])?, self.view(operands[3])?);
-                let y = self.output(node.results[0], None)?;
-                let (width, interleaved) = (op.width as usize, op.interleaved);
-                self.kernels.push(Kernel::Rotary { x, y, cos, sin, width, interleaved });
+                let rotation = Rotation { width: op.width as usize, interleaved: op.interleaved };
+                let angles = Angles { rotation, cos, sin };
+                if self.is_only_appended(node.results[0]) && x.root != self.cx.target {
+                    self.views.insert(node.results[0], x);
+                    self.rotated_late.insert(node.results[0], angles);
+                } else {
+                    let y = self.output(node.results[0], None)?;
+                    self.kernels.push(Kernel::Rotary { x, y, angles });
+                }
             }
             Op::Unary(op) => self.map(node, MapOp::Unary(op.op))?,
             Op::Binary(op) => self.map(node, MapOp::Binary(op.op))?,
@@ -378,7 +388,8 @@ impl Lowering<'_> {
                 let (key, value) = (self.view(operands[0])?, self.view(operands[1])?);
                 let ((key, ..), (value, ..)) = (self.runs(key), self.runs(value));
                 let cache = self.cache_shape()?;
-                self.kernels.push(Kernel::Append { cache, key, value });
+                let angles = self.rotated_late.get(&operands[0]).cloned();
+                self.kernels.push(Kernel::Append { cache, key, value, angles });
             }
             Op::CacheAttend(op) => {
                 let query = self.view(operands[0])?;
@@ -409,6 +420,17 @@ impl Lowering<'_> {
             other => return Err(self.unsupported(format!("op {other} in a compiled segment"))),
         }
         Ok(())
+    }
+
+    /// Whether a value is read as a key on its way into the cache, and nowhere else.
+    fn is_only_appended(&self, value: Value) -> bool {
+        let body = self.cx.body;
+        let mut readers = self.cx.nodes.iter().map(|node| &body.nodes[*node]);
+        value != self.cx.output
+            && readers.all(|node| match &node.op {
+                Op::CacheAppend(_) => node.operands[1] != value,
+                _ => !node.operands.contains(&value),
+            })
     }
 
     /// The layer's cache as kernels see it.

@@ -21,6 +21,7 @@ use crate::kernels::map::MapOp;
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
+use crate::kernels::rotary::Rotation;
 use crate::kernels::rounding::RoundingSpec;
 use crate::pack::PackedLayout;
 use crate::weights::WeightSlot;
@@ -147,6 +148,17 @@ pub enum Partition {
     Team,
 }
 
+/// A rotation with the tables of its cosines and sines.
+#[derive(Clone, Debug)]
+pub struct Angles {
+    /// Which values make pairs.
+    pub rotation: Rotation,
+    /// Cosines by position.
+    pub cos: View,
+    /// Sines by position.
+    pub sin: View,
+}
+
 /// A kernel with its operands.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "operands are named as in the kernels' files")]
@@ -160,7 +172,7 @@ pub enum Kernel {
     /// RMS or layer norm.
     Norm { kind: NormKind, epsilon: f32, x: View, weight: View, bias: Option<View>, y: View },
     /// Rotation by position.
-    Rotary { x: View, y: View, cos: View, sin: View, width: usize, interleaved: bool },
+    Rotary { x: View, y: View, angles: Angles },
     /// Elementwise function.
     Map { op: MapOp, inputs: Vec<View>, output: View },
     /// Reduction of the last axis.
@@ -176,8 +188,8 @@ pub enum Kernel {
         residual: Option<View>,
         output: View,
     },
-    /// Writes keys and values of the rows into the cache.
-    Append { cache: CacheShape, key: View, value: View },
+    /// Writes keys, rotated on the way if there are angles, and values of the rows into the cache.
+    Append { cache: CacheShape, key: View, value: View, angles: Option<Angles> },
     /// Attention over the rows' ranges of the cache.
     Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View, shared: Root },
 }
@@ -195,7 +207,7 @@ impl Kernel {
                 views.extend([x, weight]);
                 views.extend(bias);
             }
-            Kernel::Rotary { x, cos, sin, .. } => views.extend([x, cos, sin]),
+            Kernel::Rotary { x, angles, .. } => views.extend([x, &angles.cos, &angles.sin]),
             Kernel::Map { inputs, .. } => views.extend(inputs),
             Kernel::Reduce { x, .. } => views.push(x),
             Kernel::Rounding { input, second, .. } => {
@@ -208,7 +220,10 @@ impl Kernel {
                 views.extend(bias);
                 views.extend(residual);
             }
-            Kernel::Append { key, value, .. } => views.extend([key, value]),
+            Kernel::Append { key, value, angles, .. } => {
+                views.extend([key, value]);
+                views.extend(angles.iter().flat_map(|angles| [&angles.cos, &angles.sin]));
+            }
             Kernel::Attend { query, sinks, shared, .. } => {
                 roots.extend([Root::Cache, *shared]);
                 views.push(query);

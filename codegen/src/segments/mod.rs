@@ -8,7 +8,8 @@ use std::mem::offset_of;
 use weir_abi::{IsaLevel, StepContext};
 
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
-use crate::kernels::attention::{emit_append, emit_attend};
+use crate::kernels::append::{AppendSpec, emit_append};
+use crate::kernels::attention::emit_attend;
 use crate::kernels::map::{MapSpec, emit_map};
 use crate::kernels::matmul::emit_matmul;
 use crate::kernels::norm::{NormSpec, emit_norm};
@@ -114,13 +115,12 @@ fn emit_kernel(
             };
             emit_norm(assembly, &spec)
         }
-        Kernel::Rotary { x, y, width, interleaved, .. } => {
+        Kernel::Rotary { x, y, angles } => {
             let (heads, _, head_width) = x.groups().unwrap_or((1, 0, x.width()));
             let spec = RotarySpec {
                 heads,
                 head_width,
-                width: *width,
-                interleaved: *interleaved,
+                rotation: angles.rotation,
                 x: run_strides(x),
                 y: run_strides(y),
             };
@@ -130,8 +130,14 @@ fn emit_kernel(
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
         Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
         Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
-        Kernel::Append { cache, key, value } => {
-            emit_append(assembly, cache, run_strides(key), run_strides(value))
+        Kernel::Append { cache, key, value, angles } => {
+            let spec = AppendSpec {
+                cache: *cache,
+                key: run_strides(key),
+                value: run_strides(value),
+                rotation: angles.as_ref().map(|angles| angles.rotation),
+            };
+            emit_append(assembly, &spec, level)
         }
         Kernel::Attend { spec, .. } => emit_attend(assembly, spec, level),
     }
@@ -197,11 +203,11 @@ impl Frame<'_> {
                 self.optional(b, bias.as_ref()),
                 self.view(b, y),
             ],
-            Kernel::Rotary { x, y, cos, sin, .. } => vec![
+            Kernel::Rotary { x, y, angles } => vec![
                 self.context,
                 self.view(b, x),
-                self.view(b, cos),
-                self.view(b, sin),
+                self.view(b, &angles.cos),
+                self.view(b, &angles.sin),
                 self.view(b, y),
             ],
             Kernel::Map { inputs, output, .. } => vec![
@@ -225,9 +231,13 @@ impl Frame<'_> {
                 self.optional(b, residual.as_ref()),
                 self.rows,
             ],
-            Kernel::Append { key, value, .. } => {
-                vec![self.context, self.view(b, key), self.view(b, value)]
-            }
+            Kernel::Append { key, value, angles, .. } => vec![
+                self.context,
+                self.view(b, key),
+                self.view(b, value),
+                self.optional(b, angles.as_ref().map(|angles| &angles.cos)),
+                self.optional(b, angles.as_ref().map(|angles| &angles.sin)),
+            ],
             Kernel::Attend { query, sinks, output, shared, .. } => vec![
                 self.context,
                 self.view(b, query),

@@ -1,5 +1,4 @@
-//! The cache as kernels see it: its shape, its number format, the places of rows, and the writes of
-//! new rows.
+//! The cache as kernels see it: its shape, its number format, the places of rows.
 //!
 //! Numbers are rounded once, to nearest even, when a row is written; every reader widens them, which
 //! is exact, and computes in f32. So a row's own key is rounded before its own query meets it, and
@@ -11,14 +10,11 @@
 
 use std::mem::offset_of;
 
-use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
+use weir_abi::{KEY_BLOCK, LayerCall};
 use weir_ir::DType;
 
 use super::layer_field;
-use crate::emit::{
-    Assembly, Body, EmitError, FloatCC, FuncId, InstBuilder, Lanes, POINTER, Value, signature,
-    types,
-};
+use crate::emit::{Body, FloatCC, InstBuilder, Lanes, Value, types};
 use crate::kernels::rows::copy_floats;
 
 /// Number format of a cache.
@@ -64,7 +60,7 @@ impl CacheType {
     }
 
     /// Magnitude that finite numbers are held to.
-    fn largest(self) -> f32 {
+    pub(in crate::kernels) fn largest(self) -> f32 {
         match self {
             CacheType::F32 => f32::MAX,
             CacheType::F16 => 65504.0,
@@ -88,7 +84,13 @@ impl CacheType {
     }
 
     /// Rounds and stores.
-    fn store(self, b: &mut Body<'_>, value: Value, address: Value) {
+    pub(in crate::kernels) fn store(
+        self,
+        b: &mut Body<'_>,
+        value: Value,
+        address: Value,
+        offset: i32,
+    ) {
         let narrow = |b: &mut Body<'_>| {
             let ty = b.type_of(value);
             let most = b.constant(ty, self.largest());
@@ -102,14 +104,14 @@ impl CacheType {
             b.select(is_finite, inside, value)
         };
         match self {
-            CacheType::F32 => b.store(value, address, 0),
+            CacheType::F32 => b.store(value, address, offset),
             CacheType::F16 => {
                 let value = narrow(b);
-                b.store_f16(value, address, 0);
+                b.store_f16(value, address, offset);
             }
             CacheType::Bf16 => {
                 let value = narrow(b);
-                b.store_bf16(value, address, 0);
+                b.store_bf16(value, address, offset);
             }
         }
     }
@@ -204,7 +206,7 @@ impl CacheShape {
     }
 
     /// The shape in symbols.
-    pub(super) fn symbol(&self) -> String {
+    pub(in crate::kernels) fn symbol(&self) -> String {
         let CacheShape { kv_heads, key_width, value_width, number } = self;
         format!("{kv_heads}x{key_width}.{value_width}-{}", number.name())
     }
@@ -238,54 +240,4 @@ pub(in crate::kernels) fn plane_rows(
     let head = b.mul(head, head_stride);
     let at = b.add(plane, slot);
     b.add(at, head)
-}
-
-/// Emits (context, key, value, first row, row behind the last): writes rows into the cache. Strides
-/// of key and value: from row to row, from head to head.
-pub fn emit_append(
-    assembly: &mut Assembly,
-    cache: &CacheShape,
-    key: (usize, usize),
-    value: (usize, usize),
-) -> Result<FuncId, EmitError> {
-    let symbol = format!("append-{}-k{}.{}-v{}.{}", cache.symbol(), key.0, key.1, value.0, value.1);
-    if let Some(known) = assembly.find(&symbol) {
-        return Ok(known);
-    }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 5], &[]))?;
-    let size = cache.number.bytes() as i64;
-    assembly.define(id, |b| {
-        let [context, keys, values, begin, end] = b.params();
-        let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
-        let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
-        let rounded = b.stack(cache.key_bytes() as u32);
-        b.for_range(begin, end, 1, |b, row| {
-            let span = b.element(spans, row, size_of::<RowSpans>() as i64);
-            let slot = b.load_count(span, offset_of!(RowSpans, write_slot) as i32);
-            let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
-            let round = |b: &mut Body<'_>, from: Value, to: Value, width: usize| {
-                b.for_count_lanes(width as i64, |b, index, lanes| {
-                    let from = b.element(from, index, 4);
-                    let to = b.element(to, index, size);
-                    let number = b.load(lanes.float(), from, 0);
-                    cache.number.store(b, number, to);
-                });
-            };
-            let keys = b.element(keys, row, key.0 as i64 * 4);
-            let values = b.element(values, row, value.0 as i64 * 4);
-            b.for_count(cache.kv_heads as i64, 1, |b, head| {
-                let from = b.element(keys, head, key.1 as i64 * 4);
-                round(b, from, rounded, cache.key_width);
-                let plane = plane_rows(b, layer, false, slot, head);
-                let to = cache.key_place(b, plane, place);
-                cache.copy_key(b, [rounded, to], [cache.number.bytes(), cache.key_step()]);
-                let from = b.element(values, head, value.1 as i64 * 4);
-                let plane = plane_rows(b, layer, true, slot, head);
-                let to = b.element(plane, place, cache.value_bytes() as i64);
-                round(b, from, to, cache.value_width);
-            });
-        });
-        b.ret(&[]);
-    })?;
-    Ok(id)
 }

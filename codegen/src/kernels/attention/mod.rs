@@ -1,4 +1,4 @@
-//! Cache writes, and attention of a row over its ranges of cache rows.
+//! Attention of a row over its ranges of cache rows.
 //!
 //! `y = Σ softmax(score(q · k))·v` over the keys of a row's ranges, by online softmax (Milakov and
 //! Gimelshein, arXiv:1805.02867; in tiles: Dao et al., arXiv:2205.14135): tiles of cache rows one
@@ -8,7 +8,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `cache` | number formats and places of cache rows, and their writes |
+//! | `cache` | number formats and places of cache rows |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
@@ -32,7 +32,7 @@ use std::mem::offset_of;
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
 pub(super) use self::cache::plane_rows;
-pub use self::cache::{CacheShape, CacheType, emit_append};
+pub use self::cache::{CacheShape, CacheType};
 use self::scratch::Scratch;
 use self::vector::Width;
 use super::rows::copy_floats;

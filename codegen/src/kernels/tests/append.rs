@@ -1,24 +1,77 @@
-//! Cache writes: which rows they touch, and how numbers are rounded.
+//! Cache writes, with and without rotation, against the steps of the separate kernels one by one.
 
 use weir_abi::RowSpans;
 
-use super::attention::{CACHE_ROWS, Planes, SLOTS};
+use super::attention::{CACHE_ROWS, Planes, SLOTS, levels};
 use super::*;
-use crate::kernels::attention::{CacheShape, CacheType, emit_append};
+use crate::kernels::append::{AppendSpec, emit_append};
+use crate::kernels::attention::{CacheShape, CacheType};
+use crate::kernels::rotary::Rotation;
 
-/// A row's key and value go where its span says, rounded as the interpreter does it; nothing else of
-/// the planes is written.
+/// Halves between two numbers, subnormal ones, beyond the range.
+const BORDERS: [f32; 14] = [
+    65504.0,
+    65519.99,
+    65520.0,
+    -1e6,
+    f32::MAX,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    6e-8,
+    2.98e-8,
+    -0.0,
+    1.000_488_3,
+    1.001_464_8,
+    1.003_906_2,
+    1e-40,
+];
+
+/// Angles of this many positions.
+const POSITIONS: usize = 19;
+
+/// Rows, heads, widths of key and value, rotated values of a key.
+const SHAPES: [[usize; 5]; 9] = [
+    [1, 1, 1, 1, 0],
+    [1, 2, 6, 9, 4],
+    [8, 3, 16, 17, 16],
+    [21, 1, 37, 33, 26],
+    // Whole vectors.
+    [1, 1, 8, 8, 0],
+    [5, 3, 64, 64, 64],
+    [17, 2, 128, 128, 128],
+    [3, 8, 96, 64, 32],
+    [4, 2, 24, 40, 16],
+];
+
+/// The key as the two kernels make it: each product and each sum rounded.
+fn rotated(key: &[f32], rotation: Option<Rotation>, cos: &[f32], sin: &[f32]) -> Vec<f32> {
+    let mut result = key.to_vec();
+    let Some(Rotation { width, interleaved }) = rotation else { return result };
+    for pair in 0..width / 2 {
+        let (first, second) =
+            if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + width / 2) };
+        let (a, b, c, s) = (key[first], key[second], cos[pair], sin[pair]);
+        result[first] = a * c - b * s;
+        result[second] = b * c + a * s;
+    }
+    result
+}
+
+/// Rows written by a kernel and by the definition, both planes as bytes.
 pub(super) fn check_append(
     random: &mut Random,
-    [rows, kv_heads, key_width, value_width]: [usize; 4],
+    [rows, kv_heads, key_width, value_width, width]: [usize; 5],
     number: CacheType,
+    interleaved: bool,
     side: Side,
 ) {
     let cache = CacheShape { kv_heads, key_width, value_width, number };
-    let (key_row, value_row) = (kv_heads * key_width + 2, kv_heads * (value_width + 1));
-    let kernel = Kernel::new(|assembly| {
-        emit_append(assembly, &cache, (key_row, key_width), (value_row, value_width + 1))
-    });
+    let spec = AppendSpec {
+        cache,
+        key: (kv_heads * key_width + 2, key_width),
+        value: (kv_heads * (value_width + 1), value_width + 1),
+        rotation: (width > 0).then_some(Rotation { width, interleaved }),
+    };
     let spans: Vec<RowSpans> = (0..rows)
         .map(|row| RowSpans {
             write_slot: random.below(SLOTS) as u32,
@@ -26,64 +79,75 @@ pub(super) fn check_append(
             ..Default::default()
         })
         .collect();
-    let mut key = random.units(rows * key_row);
-    let value = random.units(rows * value_row);
-    // Borders: halves between two numbers, subnormal ones, beyond the range, no numbers.
-    let borders = [
-        65504.0,
-        65519.99,
-        65520.0,
-        -1e6,
-        f32::MAX,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        6e-8,
-        2.98e-8,
-        -0.0,
-        1.000_488_3,
-        1.001_464_8,
-        1.003_906_2,
-        1e-40,
-    ];
-    for (index, number) in key.iter_mut().enumerate() {
-        if index % 3 == 1 {
-            *number = borders[random.below(borders.len())];
+    let mut key = random.units(rows * spec.key.0);
+    let mut value = random.units(rows * spec.value.0);
+    for numbers in [&mut key, &mut value] {
+        for index in (1..numbers.len()).step_by(3) {
+            numbers[index] = BORDERS[random.below(BORDERS.len())];
         }
     }
-    let mut planes = Planes::new(cache);
+    let half = width / 2;
+    let places: Vec<u32> = (0..rows).map(|_| random.below(POSITIONS) as u32).collect();
+    let angles: Vec<f32> = random.units(POSITIONS * half).iter().map(|v| v * 3.0).collect();
+    let cos: Vec<f32> = angles.iter().map(|angle| angle.cos()).collect();
+    let sin: Vec<f32> = angles.iter().map(|angle| angle.sin()).collect();
     let mut expected = Planes::new(cache);
     for (row, span) in spans.iter().enumerate() {
+        let at = places[row] as usize * half;
+        let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
         for head in 0..kv_heads {
             let at = expected.row(span.write_slot as usize, head, span.write_row as usize);
-            let key = &key[row * key_row + head * key_width..][..key_width];
-            let value = &value[row * value_row + head * (value_width + 1)..][..value_width];
-            expected.set(at, key, value);
+            let key = &key[row * spec.key.0 + head * spec.key.1..][..key_width];
+            let value = &value[row * spec.value.0 + head * spec.value.1..][..value_width];
+            expected.set(at, &rotated(key, spec.rotation, cos, sin), value);
         }
     }
-    let layer = planes.call(planes.encoded(), &spans, side);
-    let context = StepContext { layer: &layer, ..context() };
-    let address = std::ptr::from_ref(&context) as u64;
-    let [mut key, mut value] = [key, value].map(|rows| Guarded::new(&bytes(&rows), side));
-    kernel.code.call_kernel(
-        &kernel.name,
-        &mut [
-            Argument::Count(address),
-            Argument::Read(key.bytes()),
-            Argument::Read(value.bytes()),
-            Argument::Count(0),
-            Argument::Count(rows as u64),
-        ],
-    );
-    let written = planes.guarded.take().unwrap().map(Guarded::finish);
-    assert!(written == expected.encoded(), "{number:?}");
+    let expected = expected.encoded();
+    for level in levels() {
+        let kernel = Kernel::new(|assembly| emit_append(assembly, &spec, level));
+        let mut planes = Planes::new(cache);
+        let layer = planes.call(planes.encoded(), &spans, side);
+        let context = StepContext { layer: &layer, rotary_rows: places.as_ptr(), ..context() };
+        let mut inputs =
+            [&key, &value, &cos, &sin].map(|floats| Guarded::new(&bytes(floats), side));
+        for (begin, end) in [(0, rows / 2), (rows / 2, rows)] {
+            let mut words = vec![std::ptr::from_ref(&context) as u64];
+            words.extend(inputs.iter_mut().map(|input| input.bytes().as_ptr().addr() as u64));
+            words.extend([begin as u64, end as u64]);
+            let mut arguments: Vec<Argument<'_>> = words.into_iter().map(Argument::Count).collect();
+            kernel.code.call_kernel(&kernel.name, &mut arguments);
+        }
+        let written = planes.guarded.take().unwrap().map(Guarded::finish);
+        for (plane, (written, expected)) in written.iter().zip(&expected).enumerate() {
+            let same = written
+                .chunks(number.bytes())
+                .zip(expected.chunks(number.bytes()))
+                .position(|(ours, wanted)| !same_number(number, ours, wanted));
+            assert_eq!(same, None, "{level:?} {spec:?} plane {plane}");
+        }
+    }
 }
 
+/// The same bits, or both no number: which one is not specified.
+fn same_number(number: CacheType, ours: &[u8], wanted: &[u8]) -> bool {
+    let is_nan = |bytes: &[u8]| match (number, bytes) {
+        (CacheType::F16, [low, high]) => half::f16::from_le_bytes([*low, *high]).is_nan(),
+        (CacheType::Bf16, [low, high]) => half::bf16::from_le_bytes([*low, *high]).is_nan(),
+        (_, bytes) => bytes.try_into().is_ok_and(|bytes| f32::from_le_bytes(bytes).is_nan()),
+    };
+    ours == wanted || is_nan(ours) && is_nan(wanted)
+}
+
+/// A row's key and value go where its span says, rotated and rounded as the separate kernels and the
+/// interpreter do it, on every level; nothing else of the planes is written.
 #[test]
 fn rows_are_written_where_spans_say() {
     let mut random = Random::new(32);
-    for shape in [[1, 1, 1, 1], [1, 2, 6, 9], [8, 3, 16, 17], [21, 1, 37, 33]] {
+    for shape in SHAPES {
         for number in CacheType::ALL {
-            check_append(&mut random, shape, number, Side::End);
+            for (interleaved, side) in [(false, Side::Begin), (true, Side::End)] {
+                check_append(&mut random, shape, number, interleaved, side);
+            }
         }
     }
 }

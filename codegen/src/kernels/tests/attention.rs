@@ -28,7 +28,7 @@ fn dtype(number: CacheType) -> DType {
     }
 }
 
-fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
+pub(super) fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
     match number {
         CacheType::F32 => bytes(values),
         CacheType::F16 => {

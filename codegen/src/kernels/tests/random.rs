@@ -82,13 +82,18 @@ fn run(turns: usize, seed: u64) {
         count("copy", widths.len());
 
         for number in CacheType::ALL {
+            // Widths of whole vectors by turns with any.
+            let unit = [1, 8][turn / 2 % 2];
+            let rotated = 2 * unit * random.below(64 / unit);
             let shape = [
                 1 + random.below(30),
                 1 + random.below(4),
-                1 + random.below(130),
-                1 + random.below(130),
+                (rotated + unit * random.below(32 / unit)).max(unit),
+                unit * (1 + random.below(130 / unit)),
+                rotated,
             ];
-            check_append(random, shape, number, side);
+            let interleaved = random.below(2) == 1;
+            check_append(random, shape, number, interleaved, side);
             count("append", 1);
         }
         check_prompt(random, turn % 3 == 2, 1 + turn % 3, side);

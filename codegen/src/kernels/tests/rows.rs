@@ -5,7 +5,7 @@ use weir_ir::ops::reduce::ReduceOp;
 use super::*;
 use crate::kernels::norm::{NormKind, NormSpec, emit_norm};
 use crate::kernels::reduce::{ReduceSpec, emit_reduce};
-use crate::kernels::rotary::{RotarySpec, emit_rotary};
+use crate::kernels::rotary::{RotarySpec, Rotation, emit_rotary};
 use crate::kernels::rows::{RowNumbers, emit_rows};
 
 /// Rows, groups, width of a run.
@@ -193,8 +193,7 @@ pub(super) fn check_rotation(
     let spec = RotarySpec {
         heads,
         head_width,
-        width,
-        interleaved,
+        rotation: Rotation { width, interleaved },
         x: (x_row, head_width),
         y: (y_row, head_width),
     };

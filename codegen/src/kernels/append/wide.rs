@@ -1,0 +1,335 @@
+//! The assembled version in 256-bit vectors.
+//!
+//! The places of a row's heads lie far from each other and seldom in a cache, so all of them are
+//! asked for before the first is written: a step of 16 sequences waits for its writes otherwise. A
+//! key's numbers go one by one to their places in its block, sixteen numbers from each other.
+
+use std::mem::offset_of;
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
+
+use super::AppendSpec;
+use crate::kernels::attention::CacheType;
+use crate::kernels::rotary::Rotation;
+
+type Emitted = Result<(), IcedError>;
+
+/// Floats of a vector.
+pub(super) const LANES: usize = 8;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+const CONTEXT: AsmRegister64 = rdi;
+/// The row's keys and values.
+const KEYS: AsmRegister64 = rsi;
+const VALUES: AsmRegister64 = rdx;
+/// Tables, and in them the row's angles.
+const COSINES: AsmRegister64 = rcx;
+const SINES: AsmRegister64 = r8;
+const ROW_COSINES: AsmRegister64 = r12;
+const ROW_SINES: AsmRegister64 = r13;
+/// Number of the row's angles.
+const ROTARY_ROW: AsmRegister64 = rbx;
+/// The first row; then rows left.
+const LEFT: AsmRegister64 = r9;
+const LAYER: AsmRegister64 = r10;
+const SPAN: AsmRegister64 = r11;
+/// A head, its place, from place to place, heads left.
+const FROM: AsmRegister64 = rax;
+const TO: AsmRegister64 = r14;
+const HEAD_STRIDE: AsmRegister64 = r15;
+const HEADS: AsmRegister32 = ebp;
+/// Free between rows, when the context has been read.
+const SPARE: AsmRegister64 = rdi;
+
+const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
+
+/// Constants in every lane of their registers.
+const MAGNITUDE: AsmRegisterYmm = ymm15;
+const INFINITY: AsmRegisterYmm = ymm14;
+const MOST: AsmRegisterYmm = ymm13;
+const LEAST: AsmRegisterYmm = ymm12;
+const BELOW_HALF: AsmRegisterYmm = ymm11;
+const ONE: AsmRegisterYmm = ymm10;
+const NO_NUMBER: AsmRegisterYmm = ymm9;
+
+fn constants(number: CacheType) -> [(AsmRegisterYmm, u32); 7] {
+    [
+        (MAGNITUDE, 0x7fff_ffff),
+        (INFINITY, f32::INFINITY.to_bits()),
+        (MOST, number.largest().to_bits()),
+        (LEAST, (-number.largest()).to_bits()),
+        (BELOW_HALF, 0x7fff),
+        (ONE, 1),
+        (NO_NUMBER, 0x7fc0),
+    ]
+}
+
+/// One of the cache's two planes.
+struct Plane {
+    is_key: bool,
+    rows: AsmRegister64,
+    head_floats: usize,
+    width: usize,
+    base: usize,
+    slot_stride: usize,
+    head_stride: usize,
+}
+
+fn planes(spec: &AppendSpec) -> [Plane; 2] {
+    [
+        Plane {
+            is_key: true,
+            rows: KEYS,
+            head_floats: spec.key.1,
+            width: spec.cache.key_width,
+            base: offset_of!(LayerCall, keys),
+            slot_stride: offset_of!(LayerCall, key_slot_stride),
+            head_stride: offset_of!(LayerCall, key_head_stride),
+        },
+        Plane {
+            is_key: false,
+            rows: VALUES,
+            head_floats: spec.value.1,
+            width: spec.cache.value_width,
+            base: offset_of!(LayerCall, values),
+            slot_stride: offset_of!(LayerCall, value_slot_stride),
+            head_stride: offset_of!(LayerCall, value_head_stride),
+        },
+    ]
+}
+
+/// Emits the whole kernel.
+pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
+    let number = spec.cache.number;
+    let [mut next_row, mut done, mut data] = [(); 3].map(|()| code.create_label());
+    let row_strides = [
+        (KEYS, spec.key.0 * 4),
+        (VALUES, spec.value.0 * 4),
+        (SPAN, size_of::<RowSpans>()),
+        (ROTARY_ROW, 4),
+    ];
+    for register in SAVED {
+        code.push(register)?;
+    }
+    code.mov(rax, qword_ptr(rsp + (SAVED.len() + 1) * 8))?;
+    code.sub(rax, LEFT)?;
+    code.jle(done)?;
+    code.mov(LAYER, qword_ptr(CONTEXT + offset_of!(StepContext, layer)))?;
+    code.mov(ROTARY_ROW, qword_ptr(CONTEXT + offset_of!(StepContext, rotary_rows)))?;
+    code.mov(SPAN, qword_ptr(LAYER + offset_of!(LayerCall, spans)))?;
+    for (place, bytes) in row_strides {
+        code.imul_3(SPARE, LEFT, bytes as i32)?;
+        code.add(place, SPARE)?;
+    }
+    code.mov(LEFT, rax)?;
+    if number != CacheType::F32 {
+        code.lea(SPARE, ptr(data))?;
+        for (index, (register, _)) in constants(number).into_iter().enumerate() {
+            code.vbroadcastss(register, dword_ptr(SPARE + index * 4))?;
+        }
+    }
+
+    code.set_label(&mut next_row)?;
+    for plane in planes(spec) {
+        places(code, &plane, number)?;
+        let rows = if plane.is_key { KEY_BLOCK } else { 1 };
+        each_head(code, spec, |code| {
+            for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
+                code.prefetchw(byte_ptr(TO + line * LINE))?;
+            }
+            code.add(TO, HEAD_STRIDE)
+        })?;
+    }
+    if let Some(rotation) = spec.rotation {
+        code.mov(eax, dword_ptr(ROTARY_ROW))?;
+        code.imul_3(rax, rax, (rotation.width / 2 * 4) as i32)?;
+        code.lea(ROW_COSINES, COSINES + rax)?;
+        code.lea(ROW_SINES, SINES + rax)?;
+    }
+    for plane in planes(spec) {
+        let Plane { is_key, width, .. } = plane;
+        let step = if is_key { KEY_BLOCK } else { 1 };
+        let to = Place { number, step };
+        places(code, &plane, number)?;
+        code.mov(FROM, plane.rows)?;
+        each_head(code, spec, |code| {
+            let rotated = match spec.rotation.filter(|_| is_key) {
+                Some(Rotation { width, interleaved: true }) => {
+                    neighbours(code, to, width)?;
+                    width
+                }
+                Some(Rotation { width, interleaved: false }) => {
+                    halves(code, to, width / 2)?;
+                    width
+                }
+                None => 0,
+            };
+            for at in (rotated..width).step_by(LANES) {
+                code.vmovups(ymm4, floats(FROM, at))?;
+                to.store(code, ymm4, at)?;
+            }
+            code.add(FROM, plane.head_floats as i32 * 4)?;
+            code.add(TO, HEAD_STRIDE)
+        })?;
+    }
+    for (place, bytes) in row_strides {
+        code.add(place, bytes as i32)?;
+    }
+    code.dec(LEFT)?;
+    code.jnz(next_row)?;
+
+    code.set_label(&mut done)?;
+    code.vzeroupper()?;
+    for register in SAVED.into_iter().rev() {
+        code.pop(register)?;
+    }
+    code.ret()?;
+    code.set_label(&mut data)?;
+    for (_, word) in constants(number) {
+        code.dd(&[word])?;
+    }
+    Ok(())
+}
+
+/// Eight floats from the one with this number on.
+fn floats(base: AsmRegister64, number: usize) -> AsmMemoryOperand {
+    ymmword_ptr(base + number * 4)
+}
+
+/// The place of the first number of the row's first head, and how far the next head's is.
+fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted {
+    let row_bytes = plane.width * number.bytes();
+    code.mov(r14d, dword_ptr(SPAN + offset_of!(RowSpans, write_slot)))?;
+    code.imul_2(TO, qword_ptr(LAYER + plane.slot_stride))?;
+    code.mov(edi, dword_ptr(SPAN + offset_of!(RowSpans, write_row)))?;
+    if plane.is_key {
+        // The row's lane in its block, then the block's first row.
+        code.mov(r15d, edi)?;
+        code.and(r15d, KEY_BLOCK as i32 - 1)?;
+        code.sub(edi, r15d)?;
+        code.imul_3(r15, r15, number.bytes() as i32)?;
+        code.add(TO, r15)?;
+    }
+    code.imul_3(SPARE, SPARE, row_bytes as i32)?;
+    code.add(TO, SPARE)?;
+    code.add(TO, qword_ptr(LAYER + plane.base))?;
+    code.mov(HEAD_STRIDE, qword_ptr(LAYER + plane.head_stride))
+}
+
+fn each_head(
+    code: &mut CodeAssembler,
+    spec: &AppendSpec,
+    body: impl FnOnce(&mut CodeAssembler) -> Emitted,
+) -> Emitted {
+    let mut next = code.create_label();
+    code.mov(HEADS, spec.cache.kv_heads as i32)?;
+    code.set_label(&mut next)?;
+    body(code)?;
+    code.dec(HEADS)?;
+    code.jnz(next)
+}
+
+/// Rotates pairs (i, i + half).
+fn halves(code: &mut CodeAssembler, to: Place, half: usize) -> Emitted {
+    for at in (0..half).step_by(LANES) {
+        code.vmovups(ymm0, floats(FROM, at))?;
+        code.vmovups(ymm1, floats(FROM, half + at))?;
+        code.vmovups(ymm2, floats(ROW_COSINES, at))?;
+        code.vmovups(ymm3, floats(ROW_SINES, at))?;
+        code.vmulps(ymm4, ymm0, ymm2)?;
+        code.vmulps(ymm5, ymm1, ymm3)?;
+        code.vmulps(ymm6, ymm1, ymm2)?;
+        code.vmulps(ymm7, ymm0, ymm3)?;
+        code.vsubps(ymm4, ymm4, ymm5)?;
+        code.vaddps(ymm6, ymm6, ymm7)?;
+        to.store(code, ymm4, at)?;
+        to.store(code, ymm6, half + at)?;
+    }
+    Ok(())
+}
+
+/// Rotates pairs (2i, 2i + 1).
+fn neighbours(code: &mut CodeAssembler, to: Place, width: usize) -> Emitted {
+    for at in (0..width).step_by(LANES) {
+        // Each angle in two lanes.
+        for (angles, table) in [(ymm2, ROW_COSINES), (ymm3, ROW_SINES)] {
+            code.vpmovzxdq(angles, xmmword_ptr(table + at / 2 * 4))?;
+            code.vmovsldup(angles, angles)?;
+        }
+        code.vmovups(ymm0, floats(FROM, at))?;
+        code.vpermilps(ymm1, ymm0, 0b10_11_00_01)?;
+        code.vmulps(ymm4, ymm0, ymm2)?;
+        code.vmulps(ymm5, ymm1, ymm3)?;
+        // Subtracts in even lanes, adds in odd ones.
+        code.vaddsubps(ymm4, ymm4, ymm5)?;
+        to.store(code, ymm4, at)?;
+    }
+    Ok(())
+}
+
+/// A head's place.
+#[derive(Clone, Copy)]
+struct Place {
+    number: CacheType,
+    /// Numbers from one of the head's to the next.
+    step: usize,
+}
+
+impl Place {
+    fn at(self, index: usize) -> AsmMemoryOperand {
+        TO + index * self.step * self.number.bytes()
+    }
+
+    /// Rounds eight floats and stores them from the head's number `first` on. Spoils them and the
+    /// first two registers.
+    fn store(self, code: &mut CodeAssembler, value: AsmRegisterYmm, first: usize) -> Emitted {
+        let is_dense = self.step == 1;
+        if self.number == CacheType::F32 {
+            if is_dense {
+                return code.vmovups(ymmword_ptr(self.at(first)), value);
+            }
+            code.vextractf128(xmm1, value, 1)?;
+            code.vextractf128(xmm0, value, 0)?;
+            for lane in 0..LANES {
+                let half = [xmm0, xmm1][lane / 4];
+                code.vextractps(dword_ptr(self.at(first + lane)), half, lane as i32 % 4)?;
+            }
+            return Ok(());
+        }
+        narrow(code, self.number, value)?;
+        if is_dense {
+            return code.vmovups(xmmword_ptr(self.at(first)), xmm1);
+        }
+        for lane in 0..LANES {
+            code.vpextrw(word_ptr(self.at(first + lane)), xmm1, lane as i32)?;
+        }
+        Ok(())
+    }
+}
+
+/// Rounds eight floats to 16 bits each in the second register. Spoils them and the first.
+fn narrow(code: &mut CodeAssembler, number: CacheType, value: AsmRegisterYmm) -> Emitted {
+    // What is finite is held to the largest number; the rest is left alone.
+    code.vandps(ymm0, value, MAGNITUDE)?;
+    code.vcmpltps(ymm0, ymm0, INFINITY)?;
+    code.vminps(ymm1, value, MOST)?;
+    code.vmaxps(ymm1, ymm1, LEAST)?;
+    code.vblendvps(value, value, ymm1, ymm0)?;
+    if number == CacheType::F16 {
+        // To nearest even.
+        return code.vcvtps2ph(xmm1, value, 0);
+    }
+    code.vcmpunordps(ymm0, value, value)?;
+    code.vpsrld(ymm1, value, 16)?;
+    code.vpand(ymm1, ymm1, ONE)?;
+    code.vpaddd(value, value, BELOW_HALF)?;
+    code.vpaddd(value, value, ymm1)?;
+    code.vpsrld(value, value, 16)?;
+    code.vblendvps(value, value, NO_NUMBER, ymm0)?;
+    code.vextractf128(xmm0, value, 1)?;
+    code.vpackusdw(ymm1, value, ymm0)
+}
