@@ -1,23 +1,28 @@
 //! Attention of prompts and of single rows, against this machine's measured peaks.
 //!
-//! `cargo bench -p weir-codegen --bench attention [-- threads] [prompt] [long] [short]` prints per level: for prompts the
-//! operations per second of scores and values (4 · width per query head and key read) with their
+//! `[THREADS=2] cargo bench -p weir-codegen --bench attention [-- FILTER]` gives per level: for prompts
+//! the operations per second of scores and values (4 · width per query head and key read) with their
 //! share of the measured peak of fused multiply-adds, for single rows the bytes of keys and values
-//! per second with their share of the measured read rate. Peak and rate are measured again beside
-//! every run and medians of the shares are printed, for other work disturbs. Single rows take turns
-//! in slots that together are larger than the caches.
+//! per second with their share of the measured read rate. The filter is a regular expression for
+//! names like `attention avx2/prompt 512` and `attention avx2/1 of short f32 rows at 512`. Single rows
+//! take turns in slots that together are larger than the caches.
 
 mod limits;
 
+use std::cell::OnceCell;
+
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
+};
 use iced_x86::code_asm::*;
 use weir_abi::{CacheRange, IsaLevel, KEY_TILE, LayerCall, RowSpans, StepContext};
 use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
 
-use crate::limits::{YMM, ZMM, median, peak_loop, read_loop};
+use crate::limits::{Work, YMM, ZMM, compare, peak_loop, read_loop, settings, threads};
 
-const RUNS: usize = 9;
 const WIDTH: usize = 64;
 
 /// What is measured: heads, and the cache that they read.
@@ -92,7 +97,7 @@ impl Machine {
 
     /// Operations per second, now.
     fn peak(&self) -> f64 {
-        let turns = 20_000_000;
+        let turns = 2_000_000;
         let time = seconds(self.threads, |_| {
             self.code.call_kernel("peak", &mut [Argument::Count(turns)]);
         });
@@ -102,7 +107,7 @@ impl Machine {
     /// Bytes read per second, now.
     fn read(&self) -> f64 {
         let share = self.memory.len() / self.threads / 256 * 256;
-        let turns = 4;
+        let turns = 1;
         let time = seconds(self.threads, |thread| {
             let bytes = &self.memory[thread * share..][..share];
             for _ in 0..turns {
@@ -243,93 +248,79 @@ fn causal(slot: usize, position: usize) -> RowSpans {
     span
 }
 
-/// Share of the peak in computing a prompt.
-fn measure_prompt(level: IsaLevel, machine: &Machine, attention: &mut Attention, rows: usize) {
-    let spans: Vec<RowSpans> = (0..rows).map(|position| causal(0, position)).collect();
-    let operations = (rows * (rows + 1) / 2 * attention.shape.heads * WIDTH * 4) as f64;
-    let (runs, turns) = if rows > 512 { (RUNS / 2, 1) } else { (RUNS, 8) };
-    let (rates, shares): (Vec<f64>, Vec<f64>) = (0..runs)
-        .map(|_| {
-            let before = machine.peak();
-            let time = attention.steps(&vec![spans.clone(); turns]);
-            let rate = operations * turns as f64 / time;
-            (rate, 2.0 * rate / (before + machine.peak()))
-        })
-        .unzip();
-    println!(
-        "  {:<9} prompt {rows:>4}: {:7.1} GFLOP/s ({:3.0} %)",
-        level.name(),
-        median(rates) / 1e9,
-        100.0 * median(shares),
-    );
+type Group<'a> = BenchmarkGroup<'a, WallTime>;
+
+/// An attention that is made when the first name that needs it passes the filter.
+struct Subject {
+    level: IsaLevel,
+    shape: Shape,
+    made: Option<Attention>,
 }
 
-/// Share of the read rate in steps of `batch` single rows of sequences that have `rows`.
-fn measure_rows(
-    level: IsaLevel,
-    machine: &Machine,
-    attention: &mut Attention,
+impl Subject {
+    fn steps(&mut self, steps: &[Vec<RowSpans>]) -> f64 {
+        let Subject { level, shape, made } = self;
+        made.get_or_insert_with(|| Attention::new(*level, threads(), *shape)).steps(steps)
+    }
+}
+
+/// A prompt of so many rows.
+fn prompt(group: &mut Group<'_>, peak: &dyn Fn() -> f64, subject: &mut Subject, rows: usize) {
+    let spans: Vec<RowSpans> = (0..rows).map(|position| causal(0, position)).collect();
+    let operations = rows * (rows + 1) / 2 * subject.shape.heads * WIDTH * 4;
+    group.throughput(Throughput::Elements(operations as u64));
+    let work = Work { limit: "peak", amount: operations as f64, rate: peak };
+    let steps = [spans];
+    compare(group, &format!("prompt {rows}"), &[work], || subject.steps(&steps));
+}
+
+/// Steps of `batch` single rows of sequences that have `rows`, until all slots had their turn.
+fn single_rows(
+    group: &mut Group<'_>,
+    read: &dyn Fn() -> f64,
+    (subject, name): (&mut Subject, &str),
     (batch, rows): (usize, usize),
 ) {
-    let Shape { kv_heads, slots, number, .. } = attention.shape;
-    let turns = 4;
-    let bytes = (turns * slots * rows * kv_heads * WIDTH * 2 * number.bytes()) as f64;
-    let steps: Vec<Vec<RowSpans>> = (0..turns * slots / batch)
+    let Shape { kv_heads, slots, number, .. } = subject.shape;
+    let bytes = slots / batch * batch * rows * kv_heads * WIDTH * 2 * number.bytes();
+    let steps: Vec<Vec<RowSpans>> = (0..slots / batch)
         .map(|turn| {
-            let first = turn * batch % slots;
+            let first = turn * batch;
             (first..first + batch).map(|slot| causal(slot, rows - 1)).collect()
         })
         .collect();
-    let (rates, shares): (Vec<f64>, Vec<f64>) = (0..RUNS)
-        .map(|_| {
-            let before = machine.read();
-            let time = attention.steps(&steps);
-            let rate = bytes / time;
-            (rate, 2.0 * rate / (before + machine.read()))
-        })
-        .unzip();
-    println!(
-        "  {:<9} {batch:>2} rows of {kv_heads:>2} {} key/value heads at {rows:>4}: {:6.1} GB/s ({:3.0} %)",
-        level.name(),
-        number.name(),
-        median(rates) / 1e9,
-        100.0 * median(shares),
-    );
+    group.throughput(Throughput::Bytes(bytes as u64));
+    let work = Work { limit: "read", amount: bytes as f64, rate: read };
+    let name = format!("{batch} of {name} {} rows at {rows}", number.name());
+    compare(group, &name, &[work], || subject.steps(&steps));
 }
 
-fn main() {
-    // `cargo bench` and `cargo test` add options of their own.
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--test") {
-        return;
-    }
-    let threads = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1);
-    let parts = ["prompt", "long", "short"];
-    let wanted: Vec<&String> =
-        arguments.iter().filter(|argument| parts.contains(&argument.as_str())).collect();
-    let wants = |part: &str| wanted.is_empty() || wanted.iter().any(|wanted| *wanted == part);
-    println!("threads {threads}, width {WIDTH}");
+fn attention(criterion: &mut Criterion) {
     for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
-        let machine = Machine::new(level, threads);
-        if wants("prompt") {
-            let mut long = Attention::new(level, threads, LONG);
-            for rows in [512, LONG.rows] {
-                measure_prompt(level, &machine, &mut long, rows);
-            }
+        let machine = OnceCell::new();
+        let machine = || machine.get_or_init(|| Machine::new(level, threads()));
+        let mut group = criterion.benchmark_group(format!("attention {}", level.name()));
+        group.sampling_mode(SamplingMode::Flat);
+        let mut long = Subject { level, shape: LONG, made: None };
+        for rows in [512, LONG.rows] {
+            prompt(&mut group, &|| machine().peak(), &mut long, rows);
         }
+        drop(long);
         for number in [CacheType::F32, CacheType::F16] {
-            if wants("long") {
-                let mut long = Attention::new(level, threads, Shape { number, ..LONG });
-                for batch in [1, LONG.slots] {
-                    measure_rows(level, &machine, &mut long, (batch, LONG.rows));
-                }
+            let mut long = Subject { level, shape: Shape { number, ..LONG }, made: None };
+            for batch in [1, LONG.slots] {
+                let subject = (&mut long, "long");
+                single_rows(&mut group, &|| machine().read(), subject, (batch, LONG.rows));
             }
-            if wants("short") {
-                let mut short = Attention::new(level, threads, Shape { number, ..SHORT });
-                for case in [(1, 130), (1, 512), (1, 600), (8, 130), (8, 512), (16, 300)] {
-                    measure_rows(level, &machine, &mut short, case);
-                }
+            drop(long);
+            let mut short = Subject { level, shape: Shape { number, ..SHORT }, made: None };
+            for case in [(1, 130), (1, 512), (1, 600), (8, 130), (8, 512), (16, 300)] {
+                single_rows(&mut group, &|| machine().read(), (&mut short, "short"), case);
             }
         }
+        group.finish();
     }
 }
+
+criterion_group!(name = benches; config = settings(); targets = attention);
+criterion_main!(benches);

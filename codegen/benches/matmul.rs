@@ -1,20 +1,20 @@
 //! Matrix products of one and of many rows, against this machine's measured limits.
 //!
-//! `cargo bench -p weir-codegen --bench matmul [-- THREADS] [WORD ...]` prints, per level, format and
-//! M: weights read per second with their share of the measured read rate, and operations per second
-//! with their share of the measured peak of the instruction used. Words choose lines: a line counts
-//! whose level, format, arithmetic and M (`avx2 int4b32f16 int8 M64`) contain them all.
+//! `[THREADS=2] cargo bench -p weir-codegen --bench matmul [-- FILTER]` gives, per level, format,
+//! arithmetic and M, the time of a product, its rate in bytes of weights (few rows) or in operations
+//! (many), and its shares of the measured read rate and of the measured peak of the instruction used.
+//! The filter is a regular expression for names like `matmul avx2/int4b32f16 int8 M64`.
 //!
-//! Other work disturbs, and clocks move: each run of a kernel lies between two runs of the limit it
-//! is compared with. Shares are medians over [`RUNS`] of such comparisons; beside them stands the
-//! share of the best run in the best run of the limit, which a busy machine disturbs less. Weights of
-//! few rows are several times larger than the last cache of common machines. Every thread has an
-//! output of its own.
+//! Weights of few rows are several times larger than the last cache of common machines. Every thread
+//! has an output of its own.
 
 mod limits;
 
+use std::cell::OnceCell;
+use std::sync::Mutex;
 use std::time::Instant;
 
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use iced_x86::code_asm::*;
 use weir_abi::IsaLevel;
 use weir_codegen::emit::Assembly;
@@ -22,10 +22,7 @@ use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
 use weir_codegen::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
-use crate::limits::{YMM, ZMM, median, peak_loop, read_loop, tile_loop};
-
-/// Comparisons; their median counts.
-const RUNS: usize = 15;
+use crate::limits::{Work, YMM, ZMM, compare, peak_loop, read_loop, settings, threads, tile_loop};
 
 /// 0.0115 as f32, 1.06 as f16, 60 as a code.
 const ORDINARY: u8 = 0x3c;
@@ -41,26 +38,6 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
         work(0);
     });
     start.elapsed().as_secs_f64()
-}
-
-/// Rates of a kernel, each with the limit's before and after it.
-#[derive(Default)]
-struct Rates {
-    of_kernel: Vec<f64>,
-    of_limit: Vec<[f64; 2]>,
-}
-
-impl Rates {
-    fn share(&self) -> f64 {
-        let pairs = self.of_kernel.iter().zip(&self.of_limit);
-        median(pairs.map(|(rate, [before, after])| 2.0 * rate / (before + after)).collect())
-    }
-
-    fn best_share(&self) -> f64 {
-        let best = |rates: &mut dyn Iterator<Item = f64>| rates.fold(0.0, f64::max);
-        best(&mut self.of_kernel.iter().copied())
-            / best(&mut self.of_limit.iter().flatten().copied())
-    }
 }
 
 /// What a kernel is compared with.
@@ -146,47 +123,26 @@ impl Subject {
         }
     }
 
-    /// Weights read per second and operations per second.
-    fn measure(&self, limits: &Limits, level: IsaLevel, rows: usize) -> [Rates; 2] {
-        let threads = limits.threads;
-        let layout = self.spec.layout;
-        let input = vec![ORDINARY; rows * self.spec.input_row_bytes()];
-        let outputs: Vec<_> = (0..threads)
-            .map(|_| std::sync::Mutex::new(vec![ORDINARY; rows * self.spec.output_stride * 4]))
-            .collect();
-        let run = || {
-            seconds(threads, |thread| {
-                let mut output = outputs[thread].lock().expect("no thread panics");
-                let groups = self.spec.groups();
-                self.code.call_kernel(
-                    &self.symbol,
-                    &mut [
-                        Argument::Read(&input),
-                        Argument::Read(&self.weights),
-                        Argument::Write(&mut output),
-                        Argument::Null,
-                        Argument::Null,
-                        Argument::Count(rows as u64),
-                        Argument::Count((groups * thread / threads) as u64),
-                        Argument::Count((groups * (thread + 1) / threads) as u64),
-                    ],
-                );
-            })
-        };
-        run();
-        let operations = (2 * rows * layout.channels * layout.reduction) as f64;
-        let limit = || [limits.read(), limits.peak(level, self.spec.compute)];
-        let mut rates = [Rates::default(), Rates::default()];
-        for _ in 0..RUNS {
-            let before = limit();
-            let seconds = run();
-            let after = limit();
-            for (index, work) in [layout.bytes() as f64, operations].into_iter().enumerate() {
-                rates[index].of_kernel.push(work / seconds);
-                rates[index].of_limit.push([before[index], after[index]]);
-            }
-        }
-        rates
+    /// Seconds of one run by all threads, whose outputs these are.
+    fn run(&self, input: &[u8], outputs: &[Mutex<Vec<u8>>], rows: usize) -> f64 {
+        let threads = outputs.len();
+        seconds(threads, |thread| {
+            let mut output = outputs[thread].lock().expect("no thread panics");
+            let groups = self.spec.groups();
+            self.code.call_kernel(
+                &self.symbol,
+                &mut [
+                    Argument::Read(input),
+                    Argument::Read(&self.weights),
+                    Argument::Write(&mut output),
+                    Argument::Null,
+                    Argument::Null,
+                    Argument::Count(rows as u64),
+                    Argument::Count((groups * thread / threads) as u64),
+                    Argument::Count((groups * (thread + 1) / threads) as u64),
+                ],
+            );
+        })
     }
 }
 
@@ -200,17 +156,8 @@ fn many(compute: Compute) -> usize {
 /// Most rows for which reading the weights is what a product is limited by.
 const FEW: usize = 4;
 
-fn main() {
-    // `cargo bench` and `cargo test` add options of their own.
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--test") {
-        return;
-    }
-    let threads = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1);
-    let words: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with('-') && argument.parse::<usize>().is_err())
-        .collect();
+fn products(criterion: &mut Criterion) {
+    let threads = threads();
     let blocks = Blocks { block: 32, scale: ScaleType::F16, zero: ZeroPoint::Implied };
     let channel = Blocks { block: 128, scale: ScaleType::F32, zero: ZeroPoint::Implied };
     let formats = [
@@ -223,35 +170,54 @@ fn main() {
         (WeightFormat::Int4(blocks), Compute::F32),
         (WeightFormat::Int4(blocks), Compute::Int8),
     ];
-    println!("threads {threads}");
     for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
-        let limits = Limits::new(level, threads);
+        let limits = OnceCell::new();
+        let limits = || limits.get_or_init(|| Limits::new(level, threads));
+        let mut group = criterion.benchmark_group(format!("matmul {}", level.name()));
+        group.sampling_mode(SamplingMode::Flat);
         for (format, compute) in formats {
             for rows in [1, 2, 4, 8, 64, 512] {
-                let line = format!("{} {} {} M{rows}", level.name(), format.name(), compute.name());
-                let parts: Vec<&str> = line.split(' ').collect();
-                if !words.iter().all(|word| parts.contains(&word.as_str())) {
-                    continue;
-                }
+                let name = format!("{} {} M{rows}", format.name(), compute.name());
                 let (mut channels, reduction) = (many(compute) / rows.max(64), 2048);
                 let mut layout = PackedLayout { channels, reduction, format };
                 while rows <= FEW && layout.bytes() < 100 << 20 {
                     channels *= 2;
                     layout.channels = channels;
                 }
-                let subject = Subject::new(MatmulSpec::new(layout, compute), level);
-                let [read, peak] = subject.measure(&limits, level, rows);
-                println!(
-                    "{line:<30} {:6.1} GB/s, of read {:4.0} % (best {:4.0} %); {:7.1} GOP/s, of peak \
-                     {:4.0} % (best {:4.0} %)",
-                    median(read.of_kernel.clone()) / 1e9,
-                    100.0 * read.share(),
-                    100.0 * read.best_share(),
-                    median(peak.of_kernel.clone()) / 1e9,
-                    100.0 * peak.share(),
-                    100.0 * peak.best_share(),
-                );
+                let operations = 2 * rows * layout.channels * layout.reduction;
+                group.throughput(match rows {
+                    0..=FEW => Throughput::Bytes(layout.bytes() as u64),
+                    _ => Throughput::Elements(operations as u64),
+                });
+                let works = [
+                    Work {
+                        limit: "read",
+                        amount: layout.bytes() as f64,
+                        rate: &|| limits().read(),
+                    },
+                    Work {
+                        limit: "peak",
+                        amount: operations as f64,
+                        rate: &|| limits().peak(level, compute),
+                    },
+                ];
+                let spec = MatmulSpec::new(layout, compute);
+                // Made when the filter lets the name pass.
+                let operands = OnceCell::new();
+                compare(&mut group, &name, &works, || {
+                    let (subject, input, outputs) = operands.get_or_init(|| {
+                        let room = rows * spec.output_stride * 4;
+                        let outputs = (0..threads).map(|_| Mutex::new(vec![ORDINARY; room]));
+                        let input = vec![ORDINARY; rows * spec.input_row_bytes()];
+                        (Subject::new(spec, level), input, outputs.collect::<Vec<_>>())
+                    });
+                    subject.run(input, outputs, rows)
+                });
             }
         }
+        group.finish();
     }
 }
+
+criterion_group!(name = benches; config = settings(); targets = products);
+criterion_main!(benches);

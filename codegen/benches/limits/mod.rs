@@ -1,5 +1,9 @@
 //! Loops that run into a limit of the machine, for the benches to compare kernels with.
 
+use std::time::Duration;
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use weir_codegen::emit::{Assembly, POINTER, signature};
@@ -11,10 +15,92 @@ pub(crate) const YMM: [AsmRegisterYmm; 12] =
 pub(crate) const ZMM: [AsmRegisterZmm; 12] =
     [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11];
 
+/// Threads that a bench uses: `THREADS` of the environment, else one.
+pub(crate) fn threads() -> usize {
+    std::env::var("THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(1)
+}
+
 /// The middle value.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Rates of a kernel, each with the limit's before and after it.
+#[derive(Clone, Default)]
+struct Rates {
+    of_kernel: Vec<f64>,
+    of_limit: Vec<[f64; 2]>,
+}
+
+impl Rates {
+    fn share(&self) -> f64 {
+        let pairs = self.of_kernel.iter().zip(&self.of_limit);
+        median(pairs.map(|(rate, [before, after])| 2.0 * rate / (before + after)).collect())
+    }
+
+    fn best_share(&self) -> f64 {
+        let best = |rates: &mut dyn Iterator<Item = f64>| rates.fold(0.0, f64::max);
+        best(&mut self.of_kernel.iter().copied())
+            / best(&mut self.of_limit.iter().flatten().copied())
+    }
+}
+
+/// What a run does of one kind, and the limit that it runs into.
+pub(crate) struct Work<'a> {
+    /// Name of the limit.
+    pub(crate) limit: &'static str,
+    /// Bytes or operations of a run.
+    pub(crate) amount: f64,
+    /// The same per second at the limit, now.
+    pub(crate) rate: &'a dyn Fn() -> f64,
+}
+
+/// Benches `run`, which gives its seconds, and prints its shares of the limits. Other work disturbs,
+/// and clocks move: each run lies between two runs of the limits. A share is the median of all such
+/// comparisons; beside it stands the best run's in the best run of the limit, which a busy machine
+/// disturbs less.
+pub(crate) fn compare(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    works: &[Work<'_>],
+    mut run: impl FnMut() -> f64,
+) {
+    let mut all = vec![Rates::default(); works.len()];
+    let limits = || works.iter().map(|work| (work.rate)()).collect::<Vec<f64>>();
+    group.bench_function(name, |bencher| {
+        bencher.iter_custom(|runs| {
+            let mut total = 0.0;
+            for _ in 0..runs {
+                let before = limits();
+                let seconds = run();
+                let after = limits();
+                total += seconds;
+                for (index, (rates, work)) in all.iter_mut().zip(works).enumerate() {
+                    rates.of_kernel.push(work.amount / seconds);
+                    rates.of_limit.push([before[index], after[index]]);
+                }
+            }
+            Duration::from_secs_f64(total)
+        });
+    });
+    for (rates, work) in all.iter().zip(works).filter(|(rates, _)| !rates.of_kernel.is_empty()) {
+        println!(
+            "    {:.1} G/s, of {} {:.0} % (best {:.0} %)",
+            median(rates.of_kernel.clone()) / 1e9,
+            work.limit,
+            100.0 * rates.share(),
+            100.0 * rates.best_share(),
+        );
+    }
+}
+
+/// Few samples of few runs: a run lasts milliseconds, and so do those of its limits.
+pub(crate) fn settings() -> Criterion {
+    Criterion::default()
+        .sample_size(15)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(500))
 }
 
 /// A loop of independent operations: `(turns)`, twelve operations of the widest registers a turn.
