@@ -1,12 +1,13 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`, keys with room for whole tiles of rows. A page that no row was ever written to
-//! costs address space only, but the memory ceiling counts all of it. Planes begin at multiples of
-//! 64 bytes; so do heads, when a row's bytes allow it.
+//! Plane layout per layer: `[slot][key/value head][row]`, keys with room for whole tiles of rows. A
+//! page that no row was ever written to costs address space only, but the memory ceiling counts all
+//! of it; pages are large where heads are not larger. Planes begin at multiples of 64 bytes; so do
+//! heads, when a row's bytes allow it.
 
 use std::ops::Range;
 
-use memmap2::MmapMut;
+use memmap2::{Advice, MmapMut};
 use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
 use crate::RuntimeError;
@@ -14,6 +15,12 @@ use crate::team::{LayerPlanes, PlaneStrides};
 
 /// Alignment of planes in bytes: a cache line and the widest vector.
 const ALIGN: u64 = 64;
+
+/// Bytes of a large page. A step of many sequences reads and writes a little in each of thousands of
+/// heads, and would wait for the processor's address tables more than for memory. Where a head is not
+/// larger than such a page, a sequence takes at most what its slot is counted with; where it is, a
+/// short sequence would take many times what it needs.
+const LARGE_PAGE: u64 = 2 << 20;
 
 /// What the cache must know of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +112,12 @@ impl SlotCache {
         let bytes = MmapMut::map_anon(total.max(1)).map_err(|error| {
             RuntimeError::Machine(format!("cannot map {total} bytes for the cache: {error}"))
         })?;
+        let widest =
+            blocks.iter().map(|block| block.strides.key_head.max(block.strides.value_head));
+        if widest.max().is_some_and(|head| head <= LARGE_PAGE) {
+            // A kernel without large pages says so, and the cache works all the same.
+            let _ = bytes.advise(Advice::HugePage);
+        }
         Ok(SlotCache { bytes, positions: vec![0; next_position], layers: blocks })
     }
 
