@@ -2,7 +2,8 @@
 //! them.
 //!
 //! A rotated key exists in the cache only: nothing else reads it. It is computed as by `rotary` and
-//! rounded as by [`CacheType`], so both versions give the bits of the separate kernels.
+//! rounded as by [`CacheType`](super::attention::CacheType), so both versions give the bits of the
+//! separate kernels.
 //!
 //! | file | job |
 //! |---|---|
