@@ -113,7 +113,7 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
         Kernel::Attend { spec, .. } => {
             let widths = (spec.cache.key_width + spec.cache.value_width) as u64;
             KernelWork {
-                cached_row_bytes: (spec.cache.number.bytes() * spec.cache.kv_heads) as u64 * widths,
+                cached_row_bytes: spec.cache.row_bytes() as u64,
                 cached_row_operations: 2 * spec.score.heads as u64 * widths,
                 ..named("attend")
             }

@@ -221,14 +221,12 @@ fn write_rows(
             },
         );
         let slot = b.int(0);
-        let [from, to] =
-            [plane_rows(b, layer, false, slot, head), destination(b, call, false, head)];
-        let from = cache.key_place(b, from, places[0]);
-        let to = cache.key_place(b, to, places[1]);
-        cache.copy_key(b, [from, to], [cache.key_step(); 2]);
-        let [from, to] = [plane_rows(b, layer, true, slot, head), destination(b, call, true, head)];
-        let from = b.element(from, places[0], cache.value_bytes() as i64);
-        let to = b.element(to, places[1], cache.value_bytes() as i64);
-        cache.number.copy(b, from, to, cache.value_width);
+        for is_key in [true, false] {
+            let from = plane_rows(b, layer, !is_key, slot, head);
+            let to = destination(b, call, !is_key, head);
+            let from = cache.place(b, is_key, from, places[0]);
+            let to = cache.place(b, is_key, to, places[1]);
+            from.copy(b, &to);
+        }
     });
 }

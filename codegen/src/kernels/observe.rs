@@ -113,11 +113,11 @@ fn score_run(
     let keys = plane_rows(b, layer, false, slot, kv_head);
     let four = b.stack(16);
     let lse = b.stack(16);
-    let key = b.stack(spec.cache.key_bytes() as u32);
+    let key = b.stack(spec.cache.key_bytes_aside() as u32);
     let out = b.mul(kv_head, rows);
     let out = b.element(raw, out, 4);
     b.for_range(begin, end, 1, |b, place| {
-        spec.cache.gather_key(b, keys, place, key);
+        let key = spec.cache.gather_key(b, keys, place, key);
         let nothing = b.float(0.0);
         let total = b.fold_count(group as i64, 1, &[nothing], |b, member, total| {
             let head = b.mul_const(kv_head, group as i64);
@@ -130,7 +130,7 @@ fn score_run(
             let lanes = b.fold_range(zero, whole, 4, &[none], |b, query, mass| {
                 let from = b.element(queries, query, (heads * width * 4) as i64);
                 let sum = b.element(sums, query, heads as i64 * 4);
-                let scores = products(b, from, heads * width, 4, key, &spec.cache);
+                let scores = products(b, from, heads * width, 4, &key, &spec.cache);
                 for (lane, score) in scores.into_iter().enumerate() {
                     b.store(score, four, lane as i32 * 4);
                     let sum = b.load(FLOAT, sum, (lane * heads * 4) as i32);
@@ -144,7 +144,7 @@ fn score_run(
             let mass = b.fold_range(whole, observed, 1, &[mass], |b, query, mass| {
                 let from = b.element(queries, query, (heads * width * 4) as i64);
                 let sum = b.element(sums, query, heads as i64 * 4);
-                let score = products(b, from, heads * width, 1, key, &spec.cache)[0];
+                let score = products(b, from, heads * width, 1, &key, &spec.cache)[0];
                 let sum = b.load(FLOAT, sum, 0);
                 let weight = weight_of(b, spec, score, sum);
                 vec![b.fadd(mass[0], weight)]

@@ -67,10 +67,10 @@ pub struct StepContext {
     pub head_row_count: u32,
 }
 
-/// Rows of a block of keys.
+/// Rows of a block of keys, and of values in codes.
 pub const KEY_BLOCK: usize = 16;
 
-/// Rows of which a plane of keys has a whole multiple.
+/// Rows of which a plane has a whole multiple.
 pub const KEY_TILE: usize = 64;
 
 /// One layer's cache planes and what each row of the step writes and reads there.
@@ -80,8 +80,9 @@ pub const KEY_TILE: usize = 64;
 /// blocks of [`KEY_BLOCK`] rows, number `d` of all its rows behind number `d - 1`, so that a register
 /// takes one number of several keys: with b bytes a number, number d of a row lies at
 /// `keys + slot * key_slot_stride + head * key_head_stride + row / KEY_BLOCK * KEY_BLOCK *
-/// key_row_bytes + (d * KEY_BLOCK + row % KEY_BLOCK) * b`. A head's keys have room for whole
-/// [`KEY_TILE`]s of rows: numbers behind the last row may be read, and mean nothing.
+/// key_row_bytes + (d * KEY_BLOCK + row % KEY_BLOCK) * b`. A cache of codes has keys and values in
+/// such blocks, its scales behind each block's codes; only kernels know the places. A head's rows have
+/// room for whole [`KEY_TILE`]s: numbers behind the last row may be read, and mean nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LayerCall {

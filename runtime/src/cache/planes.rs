@@ -1,9 +1,8 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`, keys with room for whole tiles of rows. A
-//! page that no row was ever written to costs address space only, but the memory ceiling counts all
-//! of it; pages are large where heads are not larger. Planes begin at multiples of 64 bytes; so do
-//! heads, when a row's bytes allow it.
+//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows. A page
+//! that no row was ever written to costs address space only, but the memory ceiling counts all of it;
+//! pages are large where heads are not larger. Planes begin at multiples of 64 bytes; so do heads.
 
 use std::ops::Range;
 
@@ -50,12 +49,10 @@ pub struct SlotCache {
 /// Distances in planes of `rows` rows.
 pub(crate) fn strides(kind: &KindEntry, rows: u64) -> Option<PlaneStrides> {
     let heads = u64::from(kind.kv_heads);
-    let key_head = rows
-        .checked_next_multiple_of(KEY_TILE as u64)?
-        .checked_mul(kind.key_row_bytes.into())?
-        .checked_next_multiple_of(ALIGN)?;
-    let value_head =
-        rows.checked_mul(kind.value_row_bytes.into())?.checked_next_multiple_of(ALIGN)?;
+    let rows = rows.checked_next_multiple_of(KEY_TILE as u64)?;
+    let [key_head, value_head] = [kind.key_row_bytes, kind.value_row_bytes]
+        .map(|bytes| rows.checked_mul(bytes.into())?.checked_next_multiple_of(ALIGN));
+    let (key_head, value_head) = (key_head?, value_head?);
     Some(PlaneStrides {
         key_slot: key_head.checked_mul(heads)?,
         key_head,

@@ -15,7 +15,7 @@ mod wide;
 
 use weir_abi::IsaLevel;
 
-use super::attention::CacheShape;
+use super::attention::{CacheShape, CacheType};
 use super::rotary::Rotation;
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
@@ -58,7 +58,9 @@ impl AppendSpec {
             true => rotation.width,
             false => rotation.width / 2,
         }));
-        level != IsaLevel::Portable && widths.iter().all(|width| width.is_multiple_of(wide::LANES))
+        self.cache.number != CacheType::Int8
+            && level != IsaLevel::Portable
+            && widths.iter().all(|width| width.is_multiple_of(wide::LANES))
     }
 }
 

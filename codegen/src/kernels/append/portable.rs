@@ -1,5 +1,5 @@
 //! The portable version: each head's key is rotated and rounded aside, then spread over its block;
-//! each head's value is rounded into its place.
+//! each head's value is rounded into its place. int8 rows are rounded when they are spread.
 
 use std::mem::offset_of;
 
@@ -7,7 +7,7 @@ use weir_abi::{LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
 use crate::emit::{Assembly, EmitError, FuncId, POINTER};
-use crate::kernels::attention::plane_rows;
+use crate::kernels::attention::{codes, plane_rows};
 use crate::kernels::rotary::{Angles, Head, move_head};
 
 pub(super) fn define(
@@ -20,7 +20,9 @@ pub(super) fn define(
         let [context, keys, values, cos, sin, begin, end] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
-        let rounded = b.stack(cache.key_bytes() as u32);
+        let width = cache.key_width.max(cache.value_width);
+        let number = cache.number.aside();
+        let aside = b.stack((width * number.bytes()) as u32);
         b.for_range(begin, end, 1, |b, row| {
             let angles =
                 spec.rotation.map(|rotation| Angles::of(b, rotation, (cos, sin), context, row));
@@ -30,17 +32,25 @@ pub(super) fn define(
             let keys = b.element(keys, row, spec.key.0 as i64 * 4);
             let values = b.element(values, row, spec.value.0 as i64 * 4);
             b.for_count(cache.kv_heads as i64, 1, |b, head| {
-                let number = cache.number;
                 let from = b.element(keys, head, spec.key.1 as i64 * 4);
-                let key = Head { from, to: rounded, width: cache.key_width, number };
+                let key = Head { from, to: aside, width: cache.key_width, number };
                 move_head(b, &key, angles.as_ref());
                 let plane = plane_rows(b, layer, false, slot, head);
-                let to = cache.key_place(b, plane, place);
-                cache.copy_key(b, [rounded, to], [number.bytes(), cache.key_step()]);
+                let to = cache.place(b, true, plane, place);
+                if to.scale.is_some() {
+                    codes::write(b, cache, true, aside, &to);
+                } else {
+                    to.runs.copy(b, number, [aside, to.start], [number.bytes(), to.runs.step]);
+                }
                 let from = b.element(values, head, spec.value.1 as i64 * 4);
                 let plane = plane_rows(b, layer, true, slot, head);
-                let to = b.element(plane, place, cache.value_bytes() as i64);
-                move_head(b, &Head { from, to, width: cache.value_width, number }, None);
+                let to = cache.place(b, false, plane, place);
+                if to.scale.is_some() {
+                    codes::write(b, cache, false, from, &to);
+                } else {
+                    let to = to.start;
+                    move_head(b, &Head { from, to, width: cache.value_width, number }, None);
+                }
             });
         });
         b.ret(&[]);

@@ -7,6 +7,16 @@
 //! no number stay what they are and end the request, as they do in an f32 cache. bf16 has the range of
 //! f32: only what lies within half a unit of 2¹²⁸ would round to infinity, and becomes the largest
 //! number as well.
+//!
+//! int8 keeps codes, and one scale for all numbers of a row and head: with m = max |x|, scale = m / 127
+//! and code = x · (127 / m) to nearest even, 0 where m ≤ 1e-30; the scale is no number where any x is
+//! not finite. Sums of products of codes are exact, so scales come in once a score, and once a tile of
+//! values. Codes lie so that four that are summed are neighbours, in blocks of [`KEY_BLOCK`] rows:
+//!
+//! | plane | codes | where code d of row r of a block lies | behind the codes |
+//! |---|---|---|---|
+//! | keys | code + 128, unsigned | `d / 4 · 64 + r · 4 + d % 4` | 16 scales (f32) |
+//! | values | code | `r / 4 · 4 · width + d · 4 + r % 4` | 16 scales (f32) |
 
 use std::mem::offset_of;
 
@@ -14,8 +24,7 @@ use weir_abi::{KEY_BLOCK, LayerCall};
 use weir_ir::DType;
 
 use super::layer_field;
-use crate::emit::{Body, FloatCC, InstBuilder, Lanes, Value, types};
-use crate::kernels::rows::copy_floats;
+use crate::emit::{Body, FLOAT, FloatCC, InstBuilder, Lanes, Type, Value, types};
 
 /// Number format of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,11 +35,23 @@ pub enum CacheType {
     F16,
     /// The upper half of single precision.
     Bf16,
+    /// Signed bytes with a scale for each row and head.
+    Int8,
 }
+
+/// What an int8 key's code is stored with, so that it is unsigned.
+pub(in crate::kernels) const KEY_OFFSET: i32 = 128;
+/// Largest code.
+pub(in crate::kernels) const TOP_CODE: f32 = 127.0;
+/// Codes that are summed together, and rows of values whose codes are neighbours.
+pub(in crate::kernels) const QUAD: usize = 4;
+/// Bytes of a scale.
+const SCALE: usize = 4;
 
 impl CacheType {
     /// All formats.
-    pub const ALL: [CacheType; 3] = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+    pub const ALL: [CacheType; 4] =
+        [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
     /// The format of a declared cache; nothing for types that no kernel reads.
     pub fn of(dtype: DType) -> Option<CacheType> {
@@ -38,6 +59,7 @@ impl CacheType {
             DType::F32 => Some(CacheType::F32),
             DType::F16 => Some(CacheType::F16),
             DType::BF16 => Some(CacheType::Bf16),
+            DType::I8 => Some(CacheType::Int8),
             _ => None,
         }
     }
@@ -47,6 +69,7 @@ impl CacheType {
         match self {
             CacheType::F32 => 4,
             CacheType::F16 | CacheType::Bf16 => 2,
+            CacheType::Int8 => 1,
         }
     }
 
@@ -56,19 +79,28 @@ impl CacheType {
             CacheType::F32 => "f32",
             CacheType::F16 => "f16",
             CacheType::Bf16 => "bf16",
+            CacheType::Int8 => "int8",
         }
     }
 
     /// Magnitude that finite numbers are held to.
     pub(in crate::kernels) fn largest(self) -> f32 {
         match self {
-            CacheType::F32 => f32::MAX,
+            CacheType::F32 | CacheType::Int8 => f32::MAX,
             CacheType::F16 => 65504.0,
             CacheType::Bf16 => f32::from_bits(0x7f7f_0000),
         }
     }
 
-    /// Loads and widens.
+    /// The format that a number has when its row lies aside, dense: codes are floats there.
+    pub(in crate::kernels) fn aside(self) -> CacheType {
+        match self {
+            CacheType::Int8 => CacheType::F32,
+            number => number,
+        }
+    }
+
+    /// Loads numbers that lie aside and widens them.
     pub(in crate::kernels) fn load(
         self,
         b: &mut Body<'_>,
@@ -77,13 +109,13 @@ impl CacheType {
         offset: i32,
     ) -> Value {
         match self {
-            CacheType::F32 => b.load(lanes.float(), address, offset),
+            CacheType::F32 | CacheType::Int8 => b.load(lanes.float(), address, offset),
             CacheType::F16 => b.load_f16(lanes, address, offset),
             CacheType::Bf16 => b.load_bf16(lanes, address, offset),
         }
     }
 
-    /// Rounds and stores.
+    /// Rounds and stores numbers that lie aside. int8 rounds whole rows, later.
     pub(in crate::kernels) fn store(
         self,
         b: &mut Body<'_>,
@@ -104,7 +136,7 @@ impl CacheType {
             b.select(is_finite, inside, value)
         };
         match self {
-            CacheType::F32 => b.store(value, address, offset),
+            CacheType::F32 | CacheType::Int8 => b.store(value, address, offset),
             CacheType::F16 => {
                 let value = narrow(b);
                 b.store_f16(value, address, offset);
@@ -116,17 +148,12 @@ impl CacheType {
         }
     }
 
-    /// Copies numbers from cache to cache as they are.
-    pub(in crate::kernels) fn copy(self, b: &mut Body<'_>, from: Value, to: Value, width: usize) {
+    /// The machine's type of a number that is copied as it is.
+    fn bits(self) -> Type {
         match self {
-            CacheType::F32 => copy_floats(b, from, to, width),
-            CacheType::F16 | CacheType::Bf16 => {
-                copy_floats(b, from, to, width / 2);
-                if !width.is_multiple_of(2) {
-                    let last = b.load(types::I16, from, width as i32 * 2 - 2);
-                    b.store(last, to, width as i32 * 2 - 2);
-                }
-            }
+            CacheType::F32 => types::I32,
+            CacheType::F16 | CacheType::Bf16 => types::I16,
+            CacheType::Int8 => types::I8,
         }
     }
 }
@@ -145,70 +172,178 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Bytes of a key row of one head.
+    /// Bytes of a key row of one head, its scale included.
     pub fn key_bytes(&self) -> usize {
-        self.key_width * self.number.bytes()
+        match self.number {
+            CacheType::Int8 => self.key_width.next_multiple_of(QUAD) + SCALE,
+            number => self.key_width * number.bytes(),
+        }
     }
 
-    /// Where number 0 of key row `row` lies in the plane of a head; the others follow at distances of
-    /// [`key_step`](Self::key_step).
-    pub(in crate::kernels) fn key_place(
+    /// Bytes of a value row of one head, its scale included.
+    pub fn value_bytes(&self) -> usize {
+        match self.number {
+            CacheType::Int8 => self.value_width + SCALE,
+            number => self.value_width * number.bytes(),
+        }
+    }
+
+    /// Bytes of a row of all heads, keys and values.
+    pub fn row_bytes(&self) -> usize {
+        self.kv_heads * (self.key_bytes() + self.value_bytes())
+    }
+
+    /// Where a row lies in the plane of a head.
+    pub(in crate::kernels) fn place(
         &self,
         b: &mut Body<'_>,
+        is_key: bool,
         plane: Value,
         row: Value,
-    ) -> Value {
+    ) -> RowPlace {
+        let (width, bytes) = match is_key {
+            true => (self.key_width, self.key_bytes()),
+            false => (self.value_width, self.value_bytes()),
+        };
+        let is_blocked = is_key || self.number == CacheType::Int8;
+        if !is_blocked {
+            let start = b.element(plane, row, bytes as i64);
+            let runs = Runs { count: width, run: 1, step: self.number.bytes() };
+            return RowPlace { start, runs, scale: None, number: self.number };
+        }
         let lane = b.ins().band_imm_s(row, KEY_BLOCK as i64 - 1);
         let block = b.sub(row, lane);
-        let block = b.element(plane, block, self.key_bytes() as i64);
-        b.element(block, lane, self.number.bytes() as i64)
-    }
-
-    /// Bytes from one number of a key to the next.
-    pub(in crate::kernels) fn key_step(&self) -> usize {
-        KEY_BLOCK * self.number.bytes()
-    }
-
-    /// Copies the numbers of a key as they are, `steps` bytes from one to the next on each side.
-    pub(in crate::kernels) fn copy_key(
-        &self,
-        b: &mut Body<'_>,
-        [from, to]: [Value; 2],
-        steps: [usize; 2],
-    ) {
-        let ty = match self.number {
-            CacheType::F32 => types::I32,
-            CacheType::F16 | CacheType::Bf16 => types::I16,
+        let block = b.element(plane, block, bytes as i64);
+        let (start, runs) = match (self.number, is_key) {
+            (CacheType::Int8, true) => {
+                let runs = Runs { count: width.div_ceil(QUAD), run: QUAD, step: KEY_BLOCK * QUAD };
+                (b.element(block, lane, QUAD as i64), runs)
+            }
+            (CacheType::Int8, false) => {
+                let within = b.ins().band_imm_s(lane, QUAD as i64 - 1);
+                let quad = b.sub(lane, within);
+                let quad = b.element(block, quad, width as i64);
+                (b.add(quad, within), Runs { count: width, run: 1, step: QUAD })
+            }
+            (number, _) => {
+                let size = number.bytes();
+                let runs = Runs { count: width, run: 1, step: KEY_BLOCK * size };
+                (b.element(block, lane, size as i64), runs)
+            }
         };
-        b.for_count(self.key_width as i64, 1, |b, index| {
-            let [from, to] = [(from, steps[0]), (to, steps[1])]
-                .map(|(place, step)| b.element(place, index, step as i64));
-            let number = b.load(ty, from, 0);
-            b.store(number, to, 0);
+        let scale = (self.number == CacheType::Int8).then(|| {
+            let scales = b.add_const(block, (KEY_BLOCK * (bytes - SCALE)) as i64);
+            b.element(scales, lane, SCALE as i64)
         });
+        RowPlace { start, runs, scale, number: self.number }
     }
 
-    /// Copies a key row out of its block, dense, to `to`.
+    /// Copies a key row out of its block, dense, to `to`, as numbers lie
+    /// [aside](CacheType::aside).
     pub(in crate::kernels) fn gather_key(
         &self,
         b: &mut Body<'_>,
         plane: Value,
         row: Value,
         to: Value,
-    ) {
-        let from = self.key_place(b, plane, row);
-        self.copy_key(b, [from, to], [self.key_step(), self.number.bytes()]);
+    ) -> KeyAside {
+        let from = self.place(b, true, plane, row);
+        let Some(scale) = from.scale else {
+            let steps = [from.runs.step, self.number.bytes()];
+            from.runs.copy(b, self.number, [from.start, to], steps);
+            return KeyAside { numbers: to, scale: None };
+        };
+        b.for_count(self.key_width as i64, 1, |b, index| {
+            let code = from.number(b, index);
+            let code = b.load(types::I8, code, 0);
+            let code = b.ins().uextend(types::I32, code);
+            let code = b.ins().iadd_imm_s(code, -i64::from(KEY_OFFSET));
+            let code = b.to_float(code);
+            let to = b.element(to, index, 4);
+            b.store(code, to, 0);
+        });
+        KeyAside { numbers: to, scale: Some(b.load(FLOAT, scale, 0)) }
     }
 
-    /// Bytes of a value row of one head.
-    pub fn value_bytes(&self) -> usize {
-        self.value_width * self.number.bytes()
+    /// Bytes of a key row that lies [aside](CacheType::aside).
+    pub(in crate::kernels) fn key_bytes_aside(&self) -> usize {
+        self.key_width * self.number.aside().bytes()
     }
 
     /// The shape in symbols.
     pub(in crate::kernels) fn symbol(&self) -> String {
         let CacheShape { kv_heads, key_width, value_width, number } = self;
         format!("{kv_heads}x{key_width}.{value_width}-{}", number.name())
+    }
+}
+
+/// A key that was gathered.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct KeyAside {
+    /// Its numbers, dense.
+    pub(in crate::kernels) numbers: Value,
+    /// What products with them are multiplied by.
+    pub(in crate::kernels) scale: Option<Value>,
+}
+
+/// Where a row of a head lies.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct RowPlace {
+    /// Its first number.
+    pub(in crate::kernels) start: Value,
+    /// How its numbers follow.
+    pub(in crate::kernels) runs: Runs,
+    /// Its scale, where it has one.
+    pub(in crate::kernels) scale: Option<Value>,
+    number: CacheType,
+}
+
+/// Numbers that lie in runs of neighbours, a step from each other.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct Runs {
+    /// Runs.
+    pub(in crate::kernels) count: usize,
+    /// Numbers of a run.
+    pub(in crate::kernels) run: usize,
+    /// Bytes from run to run.
+    pub(in crate::kernels) step: usize,
+}
+
+impl Runs {
+    /// Copies runs as they are, with `steps` bytes from one to the next on each side.
+    pub(in crate::kernels) fn copy(
+        self,
+        b: &mut Body<'_>,
+        number: CacheType,
+        [from, to]: [Value; 2],
+        steps: [usize; 2],
+    ) {
+        let ty = if self.run == 1 { number.bits() } else { types::I32 };
+        b.for_count(self.count as i64, 1, |b, index| {
+            let [from, to] = [(from, steps[0]), (to, steps[1])]
+                .map(|(place, step)| b.element(place, index, step as i64));
+            let run = b.load(ty, from, 0);
+            b.store(run, to, 0);
+        });
+    }
+}
+
+impl RowPlace {
+    /// Where number `index` lies.
+    pub(in crate::kernels) fn number(&self, b: &mut Body<'_>, index: Value) -> Value {
+        let within = b.ins().band_imm_s(index, self.runs.run as i64 - 1);
+        let run = b.sub(index, within);
+        let run = b.element(self.start, run, (self.runs.step / self.runs.run) as i64);
+        b.element(run, within, self.number.bytes() as i64)
+    }
+
+    /// Copies the row to another place of the same shape, as it is.
+    pub(in crate::kernels) fn copy(&self, b: &mut Body<'_>, to: &RowPlace) {
+        self.runs.copy(b, self.number, [self.start, to.start], [self.runs.step, to.runs.step]);
+        if let (Some(from), Some(to)) = (self.scale, to.scale) {
+            let scale = b.load(types::I32, from, 0);
+            b.store(scale, to, 0);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | file | job |
 //! |---|---|
 //! | `cache` | number formats and places of cache rows |
+//! | `codes` | rounding a row to codes |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
@@ -21,6 +22,7 @@
 //! stack (some ten thousand values wide).
 
 mod cache;
+pub(super) mod codes;
 mod portable;
 mod scratch;
 mod tile;
@@ -31,14 +33,19 @@ use std::mem::offset_of;
 
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
-pub(super) use self::cache::plane_rows;
 pub use self::cache::{CacheShape, CacheType};
+pub(super) use self::cache::{KeyAside, plane_rows};
 use self::scratch::Scratch;
 use self::vector::Width;
 use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
 };
+
+/// Largest code of a weight: weights have no sign.
+const TOP_WEIGHT: f32 = 255.0;
+/// Weights times scales of values that are all smaller have codes 0; 255 divided by it is finite.
+const LEAST_STEP: f32 = f32::from_bits((127 - 100) << 23);
 
 /// How scores are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +63,12 @@ impl ScoreSpec {
     pub(super) fn of(&self, b: &mut Body<'_>, product: Value) -> Value {
         let ty = b.type_of(product);
         let scale = b.constant(ty, self.scale);
+        self.scaled(b, product, scale)
+    }
+
+    /// The same with another factor.
+    fn scaled(&self, b: &mut Body<'_>, product: Value, scale: Value) -> Value {
+        let ty = b.type_of(product);
         let score = b.fmul(product, scale);
         if self.softcap == 0.0 {
             return score;
@@ -93,6 +106,9 @@ impl AttendSpec {
     /// The width of the assembled version for a level, with its scratch; nothing where the portable
     /// version serves.
     fn wide(&self, level: IsaLevel) -> Option<(Width, Scratch)> {
+        if self.cache.number == CacheType::Int8 {
+            return None;
+        }
         let width = Width::of(level)?;
         Some((width, Scratch::of(self, width)?))
     }
@@ -177,15 +193,15 @@ pub(super) fn products(
     queries: Value,
     stride: usize,
     heads: usize,
-    key: Value,
+    key: &KeyAside,
     cache: &CacheShape,
 ) -> Vec<Value> {
-    let (width, number) = (cache.key_width, cache.number);
+    let (width, number) = (cache.key_width, cache.number.aside());
     let size = number.bytes();
     let whole = width & !3;
     let zero = b.constant(LANES, 0.0);
     let lanes = b.fold_count(whole as i64, 4, &vec![zero; heads], |b, index, sums| {
-        let key = b.element(key, index, size as i64);
+        let key = b.element(key.numbers, index, size as i64);
         let key = number.load(b, Lanes::Four, key, 0);
         let query = b.element(queries, index, 4);
         sums.iter()
@@ -203,10 +219,13 @@ pub(super) fn products(
             let mut sum = b.sum_lanes(lanes);
             for rest in whole..width {
                 let query = b.load(FLOAT, queries, ((head * stride + rest) * 4) as i32);
-                let key = number.load(b, Lanes::One, key, (rest * size) as i32);
+                let key = number.load(b, Lanes::One, key.numbers, (rest * size) as i32);
                 sum = b.fma(query, key, sum);
             }
-            sum
+            match key.scale {
+                Some(scale) => b.fmul(sum, scale),
+                None => sum,
+            }
         })
         .collect()
 }

@@ -1,24 +1,27 @@
 //! Attention in 128-bit vectors: the version that every level can fall back to.
 //!
 //! An item is one row and up to four query heads that share a key/value head. It walks the row's
-//! ranges in tiles of 32 cache rows from the range's start: scores, their maximum, exponentials,
-//! then the weighted values. Other cache rows are never touched.
+//! ranges in tiles of cache rows that begin at multiples of [`KEY_TILE`]: scores, their maximum,
+//! exponentials, then the weighted values. Other cache rows are never touched.
 //!
-//! A dot product sums in four lanes, then the lanes, then the rest of the width one by one.
+//! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes of
+//! an int8 cache are floats here: their sums are exact below 2²⁴, 255 · 127 · 512 of them.
 
 use std::mem::offset_of;
 
-use weir_abi::{LayerCall, RowSpans, StepContext};
+use weir_abi::{KEY_TILE, LayerCall, RowSpans, StepContext};
 
+use super::cache::{CacheType, QUAD, RowPlace};
 use super::{
-    AttendSpec, CacheShape, Finished, RangeOfRow, layer_field, plane_rows, products, range_of_row,
+    AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, codes, layer_field,
+    plane_rows, products, range_of_row,
 };
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, Lanes, POINTER, Value,
 };
 
 /// Cache rows of a tile.
-const TILE: usize = 32;
+const TILE: usize = KEY_TILE;
 const TILE_BYTES: i64 = TILE as i64 * 4;
 
 /// Query heads of an item: a divisor of the group, at most four.
@@ -28,7 +31,13 @@ fn item_heads(spec: &AttendSpec) -> usize {
 
 /// Memory of an item on the stack.
 struct Item {
+    /// Queries as they are.
+    plain: Value,
+    /// What keys are multiplied with, floats from one head to the next, and where the scores' factors
+    /// lie if each head has its own.
     queries: Value,
+    query_stride: usize,
+    scales: Value,
     /// The key whose scores are computed.
     key: Value,
     scores: Value,
@@ -36,6 +45,17 @@ struct Item {
     maxima: Value,
     totals: Value,
     factors: Value,
+    /// Scales of the tile's values, and what sums of their codes are multiplied by, per head.
+    value_scales: Value,
+    steps: Value,
+}
+
+/// A tile: a plane of keys, one of values, the first row, and how many.
+struct Rows {
+    keys: Value,
+    values: Value,
+    first: Value,
+    count: Value,
 }
 
 pub(super) fn define(
@@ -43,18 +63,21 @@ pub(super) fn define(
     id: FuncId,
     spec: &AttendSpec,
 ) -> Result<(), EmitError> {
-    let CacheShape { kv_heads, value_width, .. } = spec.cache;
-    let value_bytes = spec.cache.value_bytes() as i64;
+    let CacheShape { kv_heads, key_width, value_width, number } = spec.cache;
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
         let [context, query, sinks, output, _, thread, threads] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
-        let key = b.stack(spec.cache.key_bytes() as u32);
+        let key = b.stack(spec.cache.key_bytes_aside() as u32);
         let scores = b.stack((heads * TILE * 4) as u32);
         let sums = b.stack((heads * value_width.next_multiple_of(4) * 4) as u32);
-        let [maxima, totals, factors] = [(); 3].map(|()| b.stack(heads as u32 * 4));
+        let [maxima, totals, factors, scales, steps] = [(); 5].map(|()| b.stack(heads as u32 * 4));
+        let [codes, value_scales] = match number {
+            CacheType::Int8 => [heads * key_width * 4, TILE * 4].map(|bytes| b.stack(bytes as u32)),
+            _ => [b.int(0); 2],
+        };
         let per_row = b.int(blocks as i64);
         let blocks_per_kv = b.int((blocks / kv_heads) as i64);
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
@@ -66,9 +89,26 @@ pub(super) fn define(
             let block = b.sub(index, before);
             let kv_head = b.ins().udiv(block, blocks_per_kv);
             let head = b.mul_const(block, heads as i64);
-            let queries = b.element(query, row, spec.query.0 as i64 * 4);
-            let queries = b.element(queries, head, spec.query.1 as i64 * 4);
-            let item = Item { queries, key, scores, sums, maxima, totals, factors };
+            let plain = b.element(query, row, spec.query.0 as i64 * 4);
+            let plain = b.element(plain, head, spec.query.1 as i64 * 4);
+            let (queries, query_stride) = match number {
+                CacheType::Int8 => (codes, key_width),
+                _ => (plain, spec.query.1),
+            };
+            let item = Item {
+                plain,
+                queries,
+                query_stride,
+                scales,
+                key,
+                scores,
+                sums,
+                maxima,
+                totals,
+                factors,
+                value_scales,
+                steps,
+            };
             start_item(b, spec, &item, sinks, head);
             let span = b.element(spans, row, size_of::<RowSpans>() as i64);
             let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
@@ -77,24 +117,24 @@ pub(super) fn define(
                 let RangeOfRow { slot, first, rows } = range_of_row(b, span, range);
                 let keys = plane_rows(b, layer, false, slot, kv_head);
                 let values = plane_rows(b, layer, true, slot, kv_head);
-                let values = b.element(values, first, value_bytes);
-                let zero = b.int(0);
-                b.for_range(zero, rows, TILE as i64, |b, start| {
-                    let left = b.sub(rows, start);
-                    let tile = b.int(TILE as i64);
-                    let count = b.min(left, tile);
-                    let values = b.element(values, start, value_bytes);
-                    let place = b.add(first, start);
-                    score_tile(b, spec, &item, [keys, place], count);
-                    weigh_tile(b, spec, &item, count);
-                    add_values(b, spec, &item, values, count);
+                let end = b.add(first, rows);
+                let start = b.ins().band_imm_s(first, -(TILE as i64));
+                b.for_range(start, end, TILE as i64, |b, start| {
+                    let behind = b.add_const(start, TILE as i64);
+                    let behind = b.min(behind, end);
+                    let first = b.max(first, start);
+                    let count = b.sub(behind, first);
+                    let rows = Rows { keys, values, first, count };
+                    score_tile(b, spec, &item, &rows);
+                    weigh_tile(b, spec, &item, &rows);
+                    add_values(b, spec, &item, &rows);
                 });
             });
             let output = b.element(output, row, spec.output_row as i64 * 4);
             let output = b.element(output, head, value_width as i64 * 4);
             let finished = Finished {
                 heads,
-                queries: (item.queries, spec.query.1 * 4),
+                queries: (item.plain, spec.query.1 * 4),
                 sums: (item.sums, value_width.next_multiple_of(4) * 4),
                 maxima: item.maxima,
                 totals: item.totals,
@@ -118,6 +158,9 @@ fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, he
         b.store(maximum, item.maxima, at);
         b.store(total, item.totals, at);
     }
+    if spec.cache.number == CacheType::Int8 {
+        round_queries(b, spec, item);
+    }
     let floats = item_heads(spec) * spec.cache.value_width.next_multiple_of(4);
     b.for_count(floats as i64, 4, |b, index| {
         let zero = b.constant(LANES, 0.0);
@@ -126,20 +169,35 @@ fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, he
     });
 }
 
-/// Products with `count` keys of a plane from row `place` on.
-fn score_tile(
-    b: &mut Body<'_>,
-    spec: &AttendSpec,
-    item: &Item,
-    [keys, place]: [Value; 2],
-    count: Value,
-) {
+/// Queries become codes, as floats, and factors of scores.
+fn round_queries(b: &mut Body<'_>, spec: &AttendSpec, item: &Item) {
+    let width = spec.cache.key_width;
+    b.for_count(item_heads(spec) as i64, 1, |b, head| {
+        let from = b.element(item.plain, head, spec.query.1 as i64 * 4);
+        let to = b.element(item.queries, head, width as i64 * 4);
+        let [scale, inverse] = codes::scale_of(b, from, width);
+        let factor = b.float(spec.score.scale);
+        let factor = b.fmul(scale, factor);
+        let place = b.element(item.scales, head, 4);
+        b.store(factor, place, 0);
+        b.for_count_lanes(width as i64, |b, index, lanes| {
+            let [from, to] = [from, to].map(|row| b.element(row, index, 4));
+            let x = b.load(lanes.float(), from, 0);
+            let inverse = b.spread(lanes, inverse);
+            let code = codes::code(b, x, inverse);
+            b.store(code, to, 0);
+        });
+    });
+}
+
+/// Products with the keys of a tile.
+fn score_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows) {
     let heads = item_heads(spec);
     let zero = b.int(0);
-    b.for_range(zero, count, 1, |b, row| {
-        let place = b.add(place, row);
-        spec.cache.gather_key(b, keys, place, item.key);
-        let sums = products(b, item.queries, spec.query.1, heads, item.key, &spec.cache);
+    b.for_range(zero, rows.count, 1, |b, row| {
+        let place = b.add(rows.first, row);
+        let key = spec.cache.gather_key(b, rows.keys, place, item.key);
+        let sums = products(b, item.queries, item.query_stride, heads, &key, &spec.cache);
         let to = b.element(item.scores, row, 4);
         for (head, sum) in sums.into_iter().enumerate() {
             b.store(sum, to, head as i32 * TILE_BYTES as i32);
@@ -148,7 +206,8 @@ fn score_tile(
 }
 
 /// Scores of the tile become exponentials; running maxima and totals move on.
-fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, count: Value) {
+fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows) {
+    let count = rows.count;
     let padded = b.add_const(count, 3);
     let padded = b.ins().band_imm_s(padded, -4);
     for head in 0..item_heads(spec) {
@@ -160,9 +219,15 @@ fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, count: Value) {
             let place = b.element(scores, index, 4);
             // Lanes beyond the tile hold an older tile's numbers: they are replaced here.
             let mut lanes = b.load(LANES, place, 0);
-            lanes = spec.score.of(b, lanes);
+            lanes = if spec.cache.number == CacheType::Int8 {
+                let scale = b.load(FLOAT, item.scales, at);
+                let scale = b.splat(scale);
+                spec.score.scaled(b, lanes, scale)
+            } else {
+                spec.score.of(b, lanes)
+            };
             let left = b.sub(count, index);
-            lanes = keep_first(b, lanes, left);
+            lanes = keep_first(b, lanes, left, f32::NEG_INFINITY);
             b.store(lanes, place, 0);
             vec![b.fmax(largest[0], lanes)]
         })[0];
@@ -189,10 +254,54 @@ fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, count: Value) {
         b.store(total, item.totals, at);
         b.store(factor, item.factors, at);
     }
+    if spec.cache.number == CacheType::Int8 {
+        round_weights(b, spec, item, rows, padded);
+    }
 }
 
-/// Lanes below `left`; minus infinity in the others.
-fn keep_first(b: &mut Body<'_>, lanes: Value, left: Value) -> Value {
+/// Weights of a tile, each times its value's scale, become codes, as floats.
+fn round_weights(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows, padded: Value) {
+    let zero = b.int(0);
+    b.for_range(zero, rows.count, 1, |b, row| {
+        let place = b.add(rows.first, row);
+        if let Some(from) = spec.cache.place(b, false, rows.values, place).scale {
+            let scale = b.load(FLOAT, from, 0);
+            let to = b.element(item.value_scales, row, 4);
+            b.store(scale, to, 0);
+        }
+    });
+    for head in 0..item_heads(spec) {
+        let weights = b.add_const(item.scores, head as i64 * TILE_BYTES);
+        let least = b.constant(LANES, LEAST_STEP);
+        let largest = b.fold_range(zero, padded, 4, &[least], |b, index, largest| {
+            let place = b.element(weights, index, 4);
+            let weight = b.load(LANES, place, 0);
+            let scale = b.element(item.value_scales, index, 4);
+            let scale = b.load(LANES, scale, 0);
+            let product = b.fmul(weight, scale);
+            // Scales beyond the tile are an older one's, or nothing at all.
+            let left = b.sub(rows.count, index);
+            let product = keep_first(b, product, left, 0.0);
+            b.store(product, place, 0);
+            vec![b.fmax(largest[0], product)]
+        })[0];
+        let largest = b.max_lanes(largest);
+        let top = b.float(TOP_WEIGHT);
+        let inverse = b.fdiv(top, largest);
+        let step = b.fdiv(largest, top);
+        b.store(step, item.steps, head as i32 * 4);
+        let inverse = b.splat(inverse);
+        b.for_range(zero, padded, 4, |b, index| {
+            let place = b.element(weights, index, 4);
+            let product = b.load(LANES, place, 0);
+            let code = codes::code(b, product, inverse);
+            b.store(code, place, 0);
+        });
+    }
+}
+
+/// Lanes below `left`; `other` in the others.
+fn keep_first(b: &mut Body<'_>, lanes: Value, left: Value, other: f32) -> Value {
     let left = b.ins().ireduce(crate::emit::INT, left);
     let left = b.splat(left);
     let mut numbers = b.constant_int(crate::emit::INTS, 0);
@@ -201,34 +310,69 @@ fn keep_first(b: &mut Body<'_>, lanes: Value, left: Value) -> Value {
         numbers = b.ins().insertlane(numbers, number, lane);
     }
     let inside = b.compare(IntCC::SignedLessThan, numbers, left);
-    let none = b.constant(LANES, f32::NEG_INFINITY);
+    let none = b.constant(LANES, other);
     b.select(inside, lanes, none)
 }
 
-fn add_values(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, values: Value, count: Value) {
+/// `lanes` numbers of a value row from `column` on.
+fn load_values(
+    b: &mut Body<'_>,
+    spec: &AttendSpec,
+    row: &RowPlace,
+    column: Value,
+    lanes: Lanes,
+) -> Value {
+    let from = b.element(row.start, column, row.runs.step as i64);
+    if row.scale.is_none() {
+        return spec.cache.number.load(b, lanes, from, 0);
+    }
+    // Codes of neighbouring columns lie in the same byte of neighbouring words. Words begin at
+    // multiples of their size from the plane on, and so in memory.
+    let within = b.ins().band_imm_s(from, QUAD as i64 - 1);
+    let words = b.sub(from, within);
+    let words = b.load(lanes.int(), words, 0);
+    let bits = b.mul_const(within, -8);
+    let bits = b.add_const(bits, 24);
+    let bits = b.ins().ireduce(crate::emit::INT, bits);
+    let words = b.ins().ishl(words, bits);
+    let down = b.int32(24);
+    let codes = b.ins().sshr(words, down);
+    b.to_float(codes)
+}
+
+fn add_values(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows) {
     let heads = item_heads(spec);
-    let (width, number) = (spec.cache.value_width, spec.cache.number);
+    let width = spec.cache.value_width;
+    let is_rounded = spec.cache.number == CacheType::Int8;
     let sum_stride = width.next_multiple_of(4);
-    let factors: Vec<Value> =
-        (0..heads).map(|head| b.load(FLOAT, item.factors, head as i32 * 4)).collect();
+    let of_heads = |b: &mut Body<'_>, from: Value| -> Vec<Value> {
+        (0..heads).map(|head| b.load(FLOAT, from, head as i32 * 4)).collect()
+    };
+    let factors = of_heads(b, item.factors);
+    let steps = if is_rounded { of_heads(b, item.steps) } else { Vec::new() };
     let column = |b: &mut Body<'_>, index: Value, lanes: Lanes, vectors: usize| {
         let place = b.element(item.sums, index, 4);
-        let values = b.element(values, index, number.bytes() as i64);
         let offset = |head: usize, vector: usize| ((head * sum_stride + vector * 4) * 4) as i32;
-        let mut sums = Vec::new();
+        let mut before = Vec::new();
         for (head, factor) in factors.iter().enumerate() {
             for vector in 0..vectors {
                 let sum = b.load(lanes.float(), place, offset(head, vector));
                 let factor = b.spread(lanes, *factor);
-                sums.push(b.fmul(sum, factor));
+                before.push(b.fmul(sum, factor));
             }
         }
+        let nothing = b.constant(lanes.float(), 0.0);
+        let begin = if is_rounded { vec![nothing; before.len()] } else { before.clone() };
         let zero = b.int(0);
-        let sums = b.fold_range(zero, count, 1, &sums, |b, row, sums| {
-            let value = b.element(values, row, spec.cache.value_bytes() as i64);
+        let mut sums = b.fold_range(zero, rows.count, 1, &begin, |b, row, sums| {
+            let absolute = b.add(rows.first, row);
+            let value = spec.cache.place(b, false, rows.values, absolute);
             let weight = b.element(item.scores, row, 4);
             let loaded: Vec<Value> = (0..vectors)
-                .map(|vector| number.load(b, lanes, value, (vector * 4 * number.bytes()) as i32))
+                .map(|vector| {
+                    let column = b.add_const(index, vector as i64 * 4);
+                    load_values(b, spec, &value, column, lanes)
+                })
                 .collect();
             let mut next = Vec::new();
             for head in 0..heads {
@@ -240,6 +384,12 @@ fn add_values(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, values: Value, c
             }
             next
         });
+        for (head, step) in steps.iter().enumerate() {
+            let step = b.spread(lanes, *step);
+            for vector in head * vectors..(head + 1) * vectors {
+                sums[vector] = b.fma(sums[vector], step, before[vector]);
+            }
+        }
         for (index, sum) in sums.iter().enumerate() {
             b.store(*sum, place, offset(index / vectors, index % vectors));
         }

@@ -11,7 +11,7 @@ pub(super) const SLOTS: usize = 3;
 pub(super) const CACHE_ROWS: usize = 1300;
 
 /// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
-/// the bytes hold them exactly.
+/// the bytes hold them exactly; those of int8 are as they were before.
 pub(super) struct Planes {
     shape: CacheShape,
     pub(super) keys: Vec<f32>,
@@ -25,12 +25,58 @@ fn dtype(number: CacheType) -> DType {
         CacheType::F32 => DType::F32,
         CacheType::F16 => DType::F16,
         CacheType::Bf16 => DType::BF16,
+        CacheType::Int8 => DType::I8,
     }
+}
+
+/// Codes of a row and head, and their scale, by the definition (`kernels::attention`'s `cache`).
+fn codes(row: &[f32]) -> (Vec<i8>, f32) {
+    let largest = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let is_finite = row.iter().all(|x| x.is_finite());
+    let scale = if is_finite { largest / 127.0 } else { f32::NAN };
+    let inverse = if is_finite && largest > 1e-30 { 127.0 / largest } else { 0.0 };
+    (row.iter().map(|x| (x * inverse).round_ties_even() as i8).collect(), scale)
+}
+
+/// Numbers as an int8 cache holds them.
+fn rounded(row: &[f32]) -> Vec<f64> {
+    let (codes, scale) = codes(row);
+    codes.into_iter().map(|code| f64::from(code) * f64::from(scale)).collect()
+}
+
+/// Rows `[head][row][width]` of `rows` rows a head as codes: blocks of 16 rows of keys, four numbers
+/// of a row side by side, or of values, a number of four rows side by side; scales behind each block.
+/// Blocks are filled up to whole tiles with codes and scales that mean nothing.
+fn code_blocks(plane: &[f32], rows: usize, width: usize, is_key: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let wide = if is_key { width.next_multiple_of(4) } else { width };
+    for head in plane.chunks(rows * width) {
+        for block in (0..rows.next_multiple_of(KEY_TILE)).step_by(KEY_BLOCK) {
+            let start = bytes.len();
+            bytes.resize(start + KEY_BLOCK * (wide + 4), 0xb5);
+            let bytes = &mut bytes[start..];
+            for lane in 0..KEY_BLOCK.min(rows.saturating_sub(block)) {
+                let row = &head[(block + lane) * width..][..width];
+                let is_there = row[0] != POISON;
+                let (codes, scale) = codes(row);
+                for (d, code) in codes.into_iter().enumerate().filter(|_| is_there) {
+                    if is_key {
+                        bytes[d / 4 * 64 + lane * 4 + d % 4] = (code as u8).wrapping_add(128);
+                    } else {
+                        bytes[lane / 4 * 4 * width + d * 4 + lane % 4] = code as u8;
+                    }
+                }
+                let scale = if is_there { scale } else { f32::NAN };
+                bytes[KEY_BLOCK * wide + lane * 4..][..4].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+    bytes
 }
 
 pub(super) fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
     match number {
-        CacheType::F32 => bytes(values),
+        CacheType::F32 | CacheType::Int8 => bytes(values),
         CacheType::F16 => {
             values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
         }
@@ -79,9 +125,17 @@ impl Planes {
         (slot * self.shape.kv_heads + head) * CACHE_ROWS + row
     }
 
-    fn key(&self, slot: usize, head: usize, row: usize) -> &[f32] {
+    /// Numbers as the cache holds them.
+    fn held(&self, row: &[f32]) -> Vec<f64> {
+        match self.shape.number {
+            CacheType::Int8 => rounded(row),
+            _ => double(row),
+        }
+    }
+
+    fn key(&self, slot: usize, head: usize, row: usize) -> Vec<f64> {
         let width = self.shape.key_width;
-        &self.keys[self.row(slot, head, row) * width..][..width]
+        self.held(&self.keys[self.row(slot, head, row) * width..][..width])
     }
 
     fn value(&self, slot: usize, head: usize, row: usize) -> &[f32] {
@@ -91,11 +145,16 @@ impl Planes {
 
     /// Keys in blocks, and values, as kernels see them.
     pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
+        let (key_width, value_width) = (self.shape.key_width, self.shape.value_width);
+        if self.shape.number == CacheType::Int8 {
+            return [(&self.keys, key_width, true), (&self.values, value_width, false)]
+                .map(|(plane, width, is_key)| code_blocks(plane, CACHE_ROWS, width, is_key));
+        }
         let keys = key_blocks(&self.keys, CACHE_ROWS, self.shape.key_width);
         [&keys, &self.values].map(|plane| encoded(self.shape.number, plane))
     }
 
-    /// The same up to the last row that is read, keys to the end of its tile.
+    /// The same up to the last row that is read, keys and codes to the end of its tile.
     fn encoded_to_last(&self, spans: &[RowSpans]) -> [Vec<u8>; 2] {
         let heads = self.shape.kv_heads;
         let last = spans.iter().flat_map(places).max();
@@ -104,7 +163,11 @@ impl Planes {
         let [mut keys, mut values] = self.encoded();
         let tiles = head * CACHE_ROWS.next_multiple_of(KEY_TILE) + row / KEY_TILE * KEY_TILE;
         keys.truncate((tiles + KEY_TILE) * self.shape.key_bytes());
-        values.truncate((head * CACHE_ROWS + row + 1) * self.shape.value_bytes());
+        let values_end = match self.shape.number {
+            CacheType::Int8 => tiles + KEY_TILE,
+            _ => head * CACHE_ROWS + row + 1,
+        };
+        values.truncate(values_end * self.shape.value_bytes());
         [keys, values]
     }
 
@@ -122,7 +185,11 @@ impl Planes {
 
     fn call_at(&self, keys: *mut u8, values: *mut u8, spans: &[RowSpans]) -> LayerCall {
         let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
-        let value_head = (CACHE_ROWS * self.shape.value_bytes()) as u64;
+        let value_rows = match self.shape.number {
+            CacheType::Int8 => CACHE_ROWS.next_multiple_of(KEY_TILE),
+            _ => CACHE_ROWS,
+        };
+        let value_head = (value_rows * self.shape.value_bytes()) as u64;
         LayerCall {
             keys,
             values,
@@ -234,6 +301,11 @@ struct Exact {
 /// a shift, an exp, a product, 5u and one u of the span. That makes the relative error E of a
 /// weight. Total and weighted sum add a rounding per row, the division one; total and sum carry the
 /// same E, which gives |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+///
+/// Over an int8 cache sums of codes are exact, and three products make a score. Codes of weights are
+/// those of the definition, but where E moves one to its neighbour: with the relative error E of a
+/// weight (and 2u of a tile's factor) that is within 255·2·(E + 2u) of the middle of two codes, and
+/// such a key may add its value times one step of its tile.
 #[allow(clippy::too_many_arguments, reason = "the operands of one formula")]
 fn exact(
     planes: &Planes,
@@ -246,14 +318,16 @@ fn exact(
 ) -> Exact {
     let scale = f64::from(spec.score.scale);
     let cap = f64::from(spec.score.softcap);
-    let query = double(query);
+    let is_int8 = spec.cache.number == CacheType::Int8;
+    let query = if is_int8 { rounded(query) } else { double(query) };
     let (mut scores, mut score_error) = (Vec::new(), 0f64);
     for (slot, row) in places(span) {
-        let key = double(planes.key(slot, kv_head, row));
+        let key = planes.key(slot, kv_head, row);
         let product: f64 = query.iter().zip(&key).map(|(q, k)| q * k).sum();
         let size: f64 = query.iter().zip(&key).map(|(q, k)| (q * k).abs()).sum();
         let score = product * scale;
         let roundings = match level {
+            _ if is_int8 => 3.0,
             IsaLevel::Portable => (query.len() / 4) as f64 + 7.0,
             _ => query.len() as f64 + 1.0,
         };
@@ -270,30 +344,86 @@ fn exact(
     let all = || scores.iter().copied().chain(sink);
     let (largest, least) = (all().fold(f64::MIN, f64::max), all().fold(f64::MAX, f64::min));
     let total: f64 = all().map(|score| (score - largest).exp()).sum();
-    // On wide levels tiles and chunks begin at multiples of their lengths.
+    // Tiles, and chunks of wide levels, begin at multiples of their lengths.
     let parts = |range: &CacheRange, rows: u32| {
         (range.first + range.rows).div_ceil(rows) - range.first / rows
     };
     let tiles = span.ranges[..span.range_count as usize]
         .iter()
         .map(|range| match level {
-            IsaLevel::Portable => range.rows.div_ceil(32),
+            IsaLevel::Portable => parts(range, 64),
             _ => parts(range, 64) + parts(range, 512),
         })
         .sum::<u32>();
     let reach = largest - least;
     let weight_error = score_error + (4.0 + reach) * U + f64::from(tiles) * (5.0 + reach) * U;
     let factor = 2.0 * weight_error + (2.0 * scores.len() as f64 + 2.0) * U;
-    let mut output = vec![0.0; spec.cache.value_width];
-    let mut sizes = output.clone();
-    for ((slot, row), score) in places(span).zip(&scores) {
-        let weight = (score - largest).exp() / total;
-        for (k, value) in planes.value(slot, kv_head, row).iter().enumerate() {
-            output[k] += weight * f64::from(*value);
-            sizes[k] += weight * f64::from(value.abs());
+    let weights = scores.iter().map(|score| (score - largest).exp() / total);
+    let mut exact = Exact {
+        output: vec![0.0; spec.cache.value_width],
+        bounds: vec![0.0; spec.cache.value_width],
+    };
+    let mut rest: Vec<(usize, usize, f64)> =
+        places(span).zip(weights).map(|((slot, row), weight)| (slot, row, weight)).collect();
+    let ranges = &span.ranges[..span.range_count as usize];
+    for range in ranges {
+        let behind = rest.split_off(range.rows as usize);
+        for tile in rest.chunk_by(|a, b| a.1 / KEY_TILE == b.1 / KEY_TILE) {
+            if is_int8 {
+                exact.add_rounded(planes, kv_head, tile, [weight_error, factor]);
+            } else {
+                exact.add(planes, kv_head, tile, factor);
+            }
+        }
+        rest = behind;
+    }
+    exact
+}
+
+impl Exact {
+    /// Adds weighted values.
+    fn add(&mut self, planes: &Planes, kv_head: usize, tile: &[(usize, usize, f64)], factor: f64) {
+        for (slot, row, weight) in tile {
+            for (k, value) in planes.value(*slot, kv_head, *row).iter().enumerate() {
+                self.output[k] += weight * f64::from(*value);
+                self.bounds[k] += weight * f64::from(value.abs()) * factor;
+            }
         }
     }
-    Exact { output, bounds: sizes.iter().map(|size| size * factor).collect() }
+
+    /// The same over an int8 cache; `error` is that of a weight.
+    fn add_rounded(
+        &mut self,
+        planes: &Planes,
+        kv_head: usize,
+        tile: &[(usize, usize, f64)],
+        [error, factor]: [f64; 2],
+    ) {
+        let rows: Vec<(Vec<i8>, f64)> = tile
+            .iter()
+            .map(|(slot, row, weight)| {
+                let (codes, scale) = codes(planes.value(*slot, kv_head, *row));
+                (codes, weight * f64::from(scale))
+            })
+            .collect();
+        // Weights are divided by their total here, which is at least e⁰ and at most their number.
+        let least = 2f64.powi(-100);
+        let largest = rows.iter().fold(0.0, |most, (_, product)| product.max(most));
+        let step = largest.max(least) / 255.0;
+        for (codes, product) in rows {
+            let exact = product / step;
+            let code = exact.round_ties_even();
+            let slack = 255.0 * 2.0 * (error + 2.0 * U);
+            let is_near = 0.5 - (exact - code).abs() < slack;
+            for (k, value) in codes.into_iter().enumerate() {
+                let value = f64::from(value);
+                self.output[k] += step * code * value;
+                // Of a tile of nothing but negligible weights any code will do.
+                let moved = if largest <= least { 255.0 } else { f64::from(is_near) };
+                self.bounds[k] += step * (code * factor + moved) * value.abs();
+            }
+        }
+    }
 }
 
 /// A step to compute: queries over a filled cache.
@@ -412,8 +542,11 @@ impl Case {
         for (index, (before, after)) in before.chunks(row_of).zip(after.chunks(row_of)).enumerate()
         {
             let reads = places(&self.spans[index]).any(|place| place == (slot, row));
+            let number = self.spec.cache.number;
             for (column, (before, after)) in before.iter().zip(after).enumerate() {
-                let is_touched = reads && column % width == 0 && column < group * width;
+                // Numbers with a common scale go together.
+                let shows = column % width == 0 || number == CacheType::Int8;
+                let is_touched = reads && shows && column < group * width;
                 let what = (level, self.spec.cache, index, column);
                 if is_touched {
                     assert!(!after.is_finite(), "{what:?}: {after}");
@@ -516,7 +649,7 @@ fn company_changes_no_bit_of_attention() {
     let mut random = Random::new(33);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let number = CacheType::ALL[random.below(3)];
+            let number = CacheType::ALL[random.below(4)];
             let mut case = Case::new(&mut random, sizes, number, pattern, (true, 0.0));
             for level in levels() {
                 let kernel = case.kernel(level);
@@ -581,7 +714,7 @@ fn wide_levels_agree_bit_by_bit() {
     let mut random = Random::new(34);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0]) {
+            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0, 2.5]) {
                 let mut case = Case::new(&mut random, sizes, number, pattern, (true, softcap));
                 let [avx2, avx512] = [IsaLevel::Avx2, IsaLevel::Avx512].map(|level| {
                     let kernel = case.kernel(level);

@@ -52,7 +52,7 @@ fn run(cases: usize, seed: u64) {
     }
     println!("attention: {counts:?}");
     let total: usize = counts.values().sum();
-    assert_eq!(counts.len(), 3 * levels().len());
+    assert_eq!(counts.len(), CacheType::ALL.len() * levels().len());
     assert!(counts.values().all(|count| *count == cases), "{total} cases: {counts:?}");
 }
 
