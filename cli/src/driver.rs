@@ -373,9 +373,13 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
     }
 }
 
-/// Number format of the caches, which all layers share.
+/// Number format of the caches, which all layers share, as on the command line.
 fn kv_dtype(graph: &Graph) -> String {
-    graph.caches.values().next().map(|cache| cache.dtype.to_string()).unwrap_or_default()
+    let name = |dtype: DType| match dtype {
+        DType::I8 => "int8".to_owned(),
+        dtype => dtype.to_string(),
+    };
+    graph.caches.values().next().map(|cache| name(cache.dtype)).unwrap_or_default()
 }
 
 /// The number format of the caches, if the user's options say it: where all products have one

@@ -168,6 +168,8 @@ pub enum KvTypeOption {
     F16,
     /// The upper half of single precision
     Bf16,
+    /// Codes with a scale per row and head; attention computes with codes too
+    Int8,
 }
 
 impl KvTypeOption {
@@ -177,6 +179,7 @@ impl KvTypeOption {
             KvTypeOption::F32 => DType::F32,
             KvTypeOption::F16 => DType::F16,
             KvTypeOption::Bf16 => DType::BF16,
+            KvTypeOption::Int8 => DType::I8,
         }
     }
 }

@@ -123,6 +123,7 @@ fn the_cache_is_as_exact_as_the_products() {
         ("int4", f32_products, Some(KvTypeOption::F16), DType::F16),
         ("int4", None, Some(KvTypeOption::F32), DType::F32),
         ("f32", None, Some(KvTypeOption::Bf16), DType::BF16),
+        ("int8", None, Some(KvTypeOption::Int8), DType::I8),
     ] {
         let weights = Some(weights.to_owned());
         let options = ModelOptions { weights, compute, kv_dtype, ..options(&place) };

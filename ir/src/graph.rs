@@ -172,7 +172,8 @@ pub struct CacheDecl {
     pub key_width: u32,
     /// Values of a value row of one head.
     pub value_width: u32,
-    /// Number format of keys and values: F32, F16 or BF16. Rows are rounded when they are written.
+    /// Number format of keys and values: F32, F16, BF16, or I8 (codes and a scale per row and head,
+    /// and attention in codes). Rows are rounded when they are written.
     pub dtype: DType,
     /// Sliding window of the attention that reads it, 0 for none.
     pub window: u32,

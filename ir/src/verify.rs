@@ -115,7 +115,7 @@ impl<'g> Verifier<'g> {
             if cache.kv_heads == 0 || cache.key_width == 0 || cache.value_width == 0 {
                 self.error(id, "has no heads or no width");
             }
-            if !matches!(cache.dtype, DType::F32 | DType::F16 | DType::BF16) {
+            if !matches!(cache.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8) {
                 self.error(id, format!("is of {}", cache.dtype));
             }
             match &cache.layout {

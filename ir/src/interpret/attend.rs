@@ -17,7 +17,18 @@ impl Score {
     /// The score of a query and a key, widths equal.
     pub fn of(&self, query: &[f32], key: &[f32]) -> f32 {
         let product = query.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k);
-        let score = product * self.scale;
+        self.capped(product * self.scale)
+    }
+
+    /// The score of a query and a key that are codes with a scale each. The sum of products of codes
+    /// is exact and rounded once.
+    pub fn of_codes(&self, query: (&[f32], f32), key: (&[f32], f32)) -> f32 {
+        let ((query, query_scale), (key, key_scale)) = (query, key);
+        let sum = query.iter().zip(key).fold(0.0, |sum, (q, k)| sum + f64::from(q * k));
+        self.capped((sum as f32 * key_scale) * (query_scale * self.scale))
+    }
+
+    fn capped(&self, score: f32) -> f32 {
         if self.softcap == 0.0 { score } else { self.softcap * (score / self.softcap).tanh() }
     }
 }
@@ -26,11 +37,21 @@ impl Score {
 /// Returns the logarithm of the sum of exponentials. With no score at all every weight is 0: a
 /// query that may see nothing gives zeros.
 pub fn weigh(scores: &mut [f32], sink: Option<f32>) -> f32 {
+    let (greatest, sum) = exponentials(scores, sink);
+    if greatest > f32::NEG_INFINITY {
+        scores.iter_mut().for_each(|weight| *weight /= sum);
+    }
+    greatest + sum.ln()
+}
+
+/// Turns scores into the exponentials of what they are less than the greatest. Returns the greatest
+/// and the sum of exponentials, with that of a sink; with no score at all every one is 0.
+pub fn exponentials(scores: &mut [f32], sink: Option<f32>) -> (f32, f32) {
     let start = sink.unwrap_or(f32::NEG_INFINITY);
     let greatest = scores.iter().copied().fold(start, f32::max);
     if greatest == f32::NEG_INFINITY {
         scores.fill(0.0);
-        return greatest;
+        return (greatest, 0.0);
     }
     let mut sum = 0.0;
     for score in scores.iter_mut() {
@@ -40,10 +61,7 @@ pub fn weigh(scores: &mut [f32], sink: Option<f32>) -> f32 {
     if let Some(sink) = sink {
         sum += (sink - greatest).exp();
     }
-    for score in scores.iter_mut() {
-        *score /= sum;
-    }
-    greatest + sum.ln()
+    (greatest, sum)
 }
 
 /// A mask broadcast to `[batch, heads, rows, keys]`.

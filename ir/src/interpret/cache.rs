@@ -1,12 +1,12 @@
 //! The state of one cache for one sequence: dense while the prompt runs, then the rows that its
 //! layout keeps (sections 3 and 4 of the method's document, without rows in flight).
 //!
-//! Keys and values are f32 `[row][kv head][width]`, rounded to the cache's number format when they
-//! are written. A row that was never written is never read; it holds NaN, so that a wrong range shows.
-
-use half::{bf16, f16};
+//! Keys and values are rounded to the cache's number format when they are written. A row that was
+//! never written is never read; it holds NaN, so that a wrong range shows.
 
 use super::attend::{Score, weigh};
+use super::codes::{self, TILE};
+use super::plane::Plane;
 use super::select::{Observed, pooled, scores, selected};
 use super::{EvalFault, Tensor, checked_count};
 use crate::graph::{CacheDecl, CacheRows, KvPolicy};
@@ -16,8 +16,8 @@ use crate::types::DType;
 #[derive(Clone, Debug)]
 pub struct CacheState {
     decl: CacheDecl,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    keys: Plane,
+    values: Plane,
     /// n: rows produced so far.
     rows: usize,
     /// Where rows lie, once the prompt has ended under a layout.
@@ -47,9 +47,28 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The row of a position.
+    /// Where a layout puts the rows of a prompt, but for the positions that are selected.
+    fn of(layout: &CacheRows, length: usize) -> Kept {
+        let [sinks, capacity, recent] =
+            [layout.sinks, layout.selected, layout.recent].map(|rows| rows as usize);
+        let valid = length.saturating_sub(sinks + recent).min(capacity);
+        let base = if layout.elastic { sinks + valid } else { sinks + capacity };
+        let anchor = if layout.elastic { sinks + valid } else { sinks };
+        Kept {
+            sinks,
+            valid,
+            base,
+            anchor,
+            ring: sinks + capacity + recent - base,
+            oldest: anchor.max(length.saturating_sub(recent)),
+            positions: Vec::new(),
+        }
+    }
+
+    /// The row of a position. For one between the sinks and the ring that of a prompt of which all
+    /// rows are kept.
     pub fn row(&self, position: usize) -> usize {
-        if position < self.sinks {
+        if position < self.sinks || (position < self.sinks + self.valid && position < self.oldest) {
             position
         } else {
             self.base + (position - self.anchor) % self.ring
@@ -73,10 +92,11 @@ impl CacheState {
         if let Some(layout) = &decl.layout {
             layout.check().map_err(EvalFault::Operand)?;
         }
+        let plane = |width: u32| Plane::new(decl.dtype, decl.kv_heads as usize, width as usize);
         Ok(CacheState {
             decl: decl.clone(),
-            keys: Vec::new(),
-            values: Vec::new(),
+            keys: plane(decl.key_width),
+            values: plane(decl.value_width),
             rows: 0,
             kept: None,
             observed: Vec::new(),
@@ -94,18 +114,10 @@ impl CacheState {
         self.kept.as_ref()
     }
 
-    fn key_row(&self) -> usize {
-        self.decl.kv_heads as usize * self.decl.key_width as usize
-    }
-
-    fn value_row(&self) -> usize {
-        self.decl.kv_heads as usize * self.decl.value_width as usize
-    }
-
     /// Writes new rows, `[rows, kv heads, width]`.
     pub fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<(), EvalFault> {
         let count = key.sizes().first().copied().unwrap_or(0);
-        let (key_row, value_row) = (self.key_row(), self.value_row());
+        let (key_row, value_row) = (self.keys.row(), self.values.row());
         let (key, value) = (key.f32s()?, value.f32s()?);
         if key.len() != count * key_row || value.len() != count * value_row {
             return Err(EvalFault::Operand("rows do not fit the cache".into()));
@@ -115,10 +127,8 @@ impl CacheState {
         }
         for index in 0..count {
             let row = self.kept.as_ref().map_or(self.rows, |kept| kept.row(self.rows));
-            checked_count(&[row + 1, key_row.max(value_row)])?;
-            let dtype = self.decl.dtype;
-            write(&mut self.keys, row, &key[index * key_row..][..key_row], dtype);
-            write(&mut self.values, row, &value[index * value_row..][..value_row], dtype);
+            self.keys.write(row, &key[index * key_row..][..key_row])?;
+            self.values.write(row, &value[index * value_row..][..value_row])?;
             self.rows += 1;
         }
         Ok(())
@@ -157,15 +167,12 @@ impl CacheState {
                 let place = index * heads + head;
                 let q = &queries[place * width..][..width];
                 let seen = self.seen(position, kv);
-                let mut weights: Vec<f32> =
-                    seen.iter().map(|row| score.of(q, self.key(*row, kv))).collect();
                 let sink = sinks.as_ref().map(|sinks| sinks[head]);
-                sums[place] = weigh(&mut weights, sink);
                 let out = &mut result[place * value_width..][..value_width];
-                for (row, weight) in seen.iter().zip(&weights) {
-                    let value = self.value(*row, kv);
-                    out.iter_mut().zip(value).for_each(|(sum, value)| *sum += weight * value);
-                }
+                sums[place] = match self.decl.dtype {
+                    DType::I8 => self.attend_codes(q, kv, &seen, sink, out),
+                    _ => self.attend_numbers(q, kv, &seen, sink, out),
+                };
             }
         }
         self.observe(&queries, &sums, heads, width);
@@ -185,14 +192,54 @@ impl CacheState {
         self.observed.drain(..extra);
     }
 
-    fn key(&self, row: usize, head: usize) -> &[f32] {
-        let width = self.decl.key_width as usize;
-        &self.keys[row * self.key_row() + head * width..][..width]
+    /// Attention of a query over rows in f32; returns the logarithm of the sum of exponentials.
+    fn attend_numbers(
+        &self,
+        query: &[f32],
+        kv: usize,
+        seen: &[usize],
+        sink: Option<f32>,
+        out: &mut [f32],
+    ) -> f32 {
+        let scores = seen.iter().map(|row| self.score.of(query, self.keys.numbers(*row, kv)));
+        let mut weights: Vec<f32> = scores.collect();
+        let sum = weigh(&mut weights, sink);
+        for (row, weight) in seen.iter().zip(&weights) {
+            let value = self.values.numbers(*row, kv);
+            out.iter_mut().zip(value).for_each(|(sum, value)| *sum += weight * value);
+        }
+        sum
     }
 
-    fn value(&self, row: usize, head: usize) -> &[f32] {
-        let width = self.decl.value_width as usize;
-        &self.values[row * self.value_row() + head * width..][..width]
+    /// The same over codes, in tiles of rows of the cache.
+    fn attend_codes(
+        &self,
+        query: &[f32],
+        kv: usize,
+        seen: &[usize],
+        sink: Option<f32>,
+        out: &mut [f32],
+    ) -> f32 {
+        let placement = self.placement();
+        let place = |row: usize| placement.as_ref().map_or(row, |kept| kept.row(row));
+        let mut placed: Vec<(usize, usize)> = seen.iter().map(|row| (place(*row), *row)).collect();
+        placed.sort_unstable();
+        let tiles = placed.chunk_by(|(a, _), (b, _)| *b == a + 1 && b % TILE != 0);
+        let rows = |tile: &[(usize, usize)]| {
+            let row = |(_, row): &(usize, usize)| {
+                (self.keys.coded(*row, kv), self.values.coded(*row, kv))
+            };
+            tile.iter().map(row).collect()
+        };
+        codes::attend(self.score, query, &tiles.map(rows).collect::<Vec<_>>(), sink, out)
+    }
+
+    /// Where rows of the running prompt lie in the cache, of which this state keeps each in the row
+    /// of its position: a prompt comes as a whole, and those that drop rows are dense to their end.
+    fn placement(&self) -> Option<Kept> {
+        let layout = self.decl.layout.as_ref().filter(|_| self.kept.is_none())?;
+        let is_in_place = layout.policy == KvPolicy::Window || self.rows <= layout.rows() as usize;
+        is_in_place.then(|| Kept::of(layout, self.rows))
     }
 
     /// Rows that the query of a position sees, in the order of rows.
@@ -221,10 +268,10 @@ impl CacheState {
             return Ok(());
         }
         let length = self.rows;
-        let [sinks, capacity, recent] =
-            [layout.sinks, layout.selected, layout.recent].map(|rows| rows as usize);
+        let kept = Kept::of(&layout, length);
+        let Kept { sinks, valid, .. } = kept;
+        let [capacity, recent] = [layout.selected, layout.recent].map(|rows| rows as usize);
         let middle = length.saturating_sub(sinks + recent);
-        let valid = middle.min(capacity);
         let heads = self.decl.kv_heads as usize;
         if layout.policy == KvPolicy::Full && middle > capacity {
             let rows = layout.rows();
@@ -239,31 +286,22 @@ impl CacheState {
                 Ok(chosen.into_iter().map(|candidate| sinks + candidate).collect())
             })
             .collect::<Result<_, EvalFault>>()?;
-        let base = if layout.elastic { sinks + valid } else { sinks + capacity };
-        let anchor = if layout.elastic { sinks + valid } else { sinks };
-        let kept = Kept {
-            sinks,
-            valid,
-            base,
-            anchor,
-            ring: sinks + capacity + recent - base,
-            oldest: anchor.max(length.saturating_sub(recent)),
-            positions,
-        };
+        let kept = Kept { positions, ..kept };
         let last = length.saturating_sub(recent).max(sinks.min(length))..length;
-        let mut next = CacheState { keys: Vec::new(), values: Vec::new(), ..self.clone() };
+        let (mut keys, mut values) = (self.keys.emptied(), self.values.emptied());
         for head in 0..heads {
             let early = (0..sinks.min(length)).map(|row| (row, row));
             let middle = kept.positions[head].iter().enumerate();
             let middle = middle.map(|(index, position)| (sinks + index, *position));
             let late = last.clone().map(|position| (kept.row(position), position));
             for (row, position) in early.chain(middle).chain(late) {
-                next.copy(row, head, self, position)?;
+                keys.copy(row, head, &self.keys, position)?;
+                values.copy(row, head, &self.values, position)?;
             }
         }
-        next.kept = Some(kept);
-        next.observed.clear();
-        *self = next;
+        (self.keys, self.values) = (keys, values);
+        self.kept = Some(kept);
+        self.observed.clear();
         Ok(())
     }
 
@@ -299,65 +337,15 @@ impl CacheState {
             score: self.score,
         };
         let sinks = layout.sinks as usize;
-        let keys = (sinks..sinks + candidates).map(|row| self.key(row, head));
-        selected(&pooled(&scores(&observed, keys), layout.pool as usize), count)
-    }
-
-    fn copy(
-        &mut self,
-        row: usize,
-        head: usize,
-        from: &CacheState,
-        position: usize,
-    ) -> Result<(), EvalFault> {
-        let (key_row, value_row) = (self.key_row(), self.value_row());
-        checked_count(&[row + 1, key_row.max(value_row)])?;
-        reserve(&mut self.keys, (row + 1) * key_row);
-        reserve(&mut self.values, (row + 1) * value_row);
-        let (kw, vw) = (self.decl.key_width as usize, self.decl.value_width as usize);
-        self.keys[row * key_row + head * kw..][..kw].copy_from_slice(from.key(position, head));
-        self.values[row * value_row + head * vw..][..vw]
-            .copy_from_slice(from.value(position, head));
-        Ok(())
+        let keys: Vec<Vec<f32>> =
+            (sinks..sinks + candidates).map(|row| self.keys.widened(row, head)).collect();
+        let scores = scores(&observed, keys.iter().map(Vec::as_slice));
+        selected(&pooled(&scores, layout.pool as usize), count)
     }
 
     /// The kept keys and values with their rows as tensors `[rows, kv heads, width]`; rows never
     /// written are NaN.
     pub fn planes(&self) -> [Tensor; 2] {
-        let heads = self.decl.kv_heads as usize;
-        [(&self.keys, self.decl.key_width), (&self.values, self.decl.value_width)].map(
-            |(plane, width)| {
-                let width = width as usize;
-                let rows = plane.len().checked_div(heads * width).unwrap_or(0);
-                Tensor::from_f32(DType::F32, vec![rows, heads, width], plane.clone())
-            },
-        )
-    }
-}
-
-fn reserve(plane: &mut Vec<f32>, length: usize) {
-    if plane.len() < length {
-        plane.resize(length, f32::NAN);
-    }
-}
-
-fn write(plane: &mut Vec<f32>, row: usize, values: &[f32], dtype: DType) {
-    reserve(plane, (row + 1) * values.len());
-    let place = &mut plane[row * values.len()..][..values.len()];
-    for (to, from) in place.iter_mut().zip(values) {
-        *to = stored(*from, dtype);
-    }
-}
-
-/// What a cache of a number format keeps of a value: the nearest number, halves to even; of a finite
-/// value beyond the format's range the largest number. What is infinite or no number stays so.
-pub fn stored(value: f32, dtype: DType) -> f32 {
-    let held = |value: f32, largest: f32| {
-        if value.is_finite() { value.clamp(-largest, largest) } else { value }
-    };
-    match dtype {
-        DType::F16 => f16::from_f32(held(value, f16::MAX.to_f32())).to_f32(),
-        DType::BF16 => bf16::from_f32(held(value, bf16::MAX.to_f32())).to_f32(),
-        _ => value,
+        [self.keys.tensor(), self.values.tensor()]
     }
 }

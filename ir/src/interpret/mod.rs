@@ -8,6 +8,8 @@
 
 pub(crate) mod attend;
 pub mod cache;
+pub mod codes;
+mod plane;
 pub mod select;
 pub mod session;
 pub(crate) mod tensor;
@@ -26,7 +28,8 @@ use crate::ops::{Known, Op, Operand};
 use crate::types::TensorType;
 
 pub use attend::Score;
-pub use cache::{CacheState, stored};
+pub use cache::CacheState;
+pub use plane::stored;
 pub use session::Session;
 pub use tensor::{Data, MAX_ELEMENTS, Tensor, checked_count};
 

@@ -3,6 +3,7 @@
 
 use super::attend::Score;
 use super::cache::{CacheState, Kept};
+use super::codes::{TILE, encode};
 use super::select::{Observed, pooled, scores, selected};
 use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
 use crate::constant::{ConstData, Constant, QuantData, QuantRow};
@@ -51,13 +52,18 @@ fn layout(policy: KvPolicy, sinks: u32, selected: u32, recent: u32) -> CacheRows
 }
 
 fn cache(layout: CacheRows) -> CacheState {
+    cache_of(DType::F32, 1, layout)
+}
+
+fn cache_of(dtype: DType, value_width: u32, layout: CacheRows) -> CacheState {
+    let window = if layout.policy == KvPolicy::Window { layout.recent } else { 0 };
     CacheState::new(&CacheDecl {
         layer: 0,
         kv_heads: 1,
         key_width: 1,
-        value_width: 1,
-        dtype: DType::F32,
-        window: 0,
+        value_width,
+        dtype,
+        window,
         layout: Some(layout),
     })
     .unwrap()
@@ -151,11 +157,12 @@ fn ring_rows_agree_with_a_simulation() {
 #[test]
 fn bounded_attention_equals_dense_while_rows_fit() {
     let keys = [0.3f32, -1.0, 0.7, 2.0, -0.2];
-    for (policy, sinks, selected) in
-        [(KvPolicy::Full, 0, 0), (KvPolicy::Stream, 2, 0), (KvPolicy::Snapstream, 1, 3)]
+    let policies = [(KvPolicy::Full, 0, 0), (KvPolicy::Stream, 2, 0), (KvPolicy::Snapstream, 1, 3)];
+    for (dtype, (policy, sinks, selected)) in
+        [DType::F32, DType::I8].into_iter().flat_map(|dtype| policies.map(|rows| (dtype, rows)))
     {
-        let mut bounded = cache(layout(policy, sinks, selected, 8 - sinks - selected));
-        let mut dense = cache(layout(KvPolicy::Full, 0, 0, 8));
+        let mut bounded = cache_of(dtype, 1, layout(policy, sinks, selected, 8 - sinks - selected));
+        let mut dense = cache_of(dtype, 1, layout(KvPolicy::Full, 0, 0, 8));
         prompt(&mut bounded, &keys, 0.5);
         prompt(&mut dense, &keys, 0.5);
         for step in 0..3 {
@@ -165,8 +172,103 @@ fn bounded_attention_equals_dense_while_rows_fit() {
                 state.append(&row, &row).unwrap();
                 state.attend(&row, None, score).unwrap()
             });
-            assert_eq!(outputs[0], outputs[1], "{policy:?} step {step}");
+            assert_eq!(outputs[0], outputs[1], "{dtype:?} {policy:?} step {step}");
         }
+    }
+}
+
+#[test]
+fn codes_are_parts_of_the_largest_value() {
+    let encoded = |values: &[f32]| {
+        let mut codes = vec![0.0; values.len()];
+        let scale = encode(values, &mut codes);
+        (codes, scale)
+    };
+    // Halves go to the even code.
+    let (codes, scale) = encoded(&[-254.0, 1.0, 3.0, 5.0, 100.0, -0.9]);
+    assert_eq!((codes, scale), (vec![-127.0, 0.0, 2.0, 2.0, 50.0, 0.0], 2.0));
+    assert_eq!(encoded(&[0.0, -1e-31]).0, [0.0, 0.0]);
+    assert_eq!(encoded(&[]).1, 0.0);
+    for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        assert!(encoded(&[1.0, wrong, 2.0]).1.is_nan());
+    }
+}
+
+/// One row of queries of width 1.
+fn ask(state: &mut CacheState, query: f32) -> Vec<f32> {
+    let query = Tensor::from_f32(DType::F32, vec![1, 1, 1], vec![query]);
+    let score = Score { scale: 1.0, softcap: 0.0 };
+    state.attend(&query, None, score).unwrap().f32s().unwrap().to_vec()
+}
+
+/// Appends rows without asking.
+fn append(state: &mut CacheState, keys: &[f32], values: &[f32]) {
+    let rows = keys.len();
+    let key = Tensor::from_f32(DType::F32, vec![rows, 1, 1], keys.to_vec());
+    let width = values.len() / rows;
+    let value = Tensor::from_f32(DType::F32, vec![rows, 1, width], values.to_vec());
+    state.append(&key, &value).unwrap();
+}
+
+#[test]
+fn weights_are_rounded_by_tiles() {
+    // Keys 0 but for row 3, which weighs e^8; rows of each tile have a value of their own.
+    let keys: Vec<f32> = (0..100).map(|row| if row == 3 { 8.0 } else { 0.0 }).collect();
+    let values = (0..100).flat_map(|row| match row {
+        3 => [1.0, 0.0, 0.0],
+        0..TILE => [0.0, 1.0, 0.0],
+        _ => [0.0, 0.0, 1.0],
+    });
+    let mut state = cache_of(DType::I8, 3, layout(KvPolicy::Full, 0, 0, 128));
+    append(&mut state, &keys, &values.collect::<Vec<_>>());
+    // Beside row 3 its tile's other weights are less than half a code; those of the next tile, which
+    // begins at row 64, are the greatest of theirs. The sum has all of them.
+    let total = 8f32.exp() + 99.0;
+    let found = ask(&mut state, 1.0);
+    for (found, wanted) in found.iter().zip([8f32.exp() / total, 0.0, 36.0 / total]) {
+        assert!((found - wanted).abs() <= 1e-6 * wanted, "{found} {wanted}");
+    }
+}
+
+#[test]
+fn attention_over_codes_is_near_that_over_numbers() {
+    let wave = |row: usize, of: usize| ((row * of) as f32 * 0.37).sin();
+    let keys: Vec<f32> = (0..150).map(|row| wave(row, 3)).collect();
+    let values: Vec<f32> = (0..300).map(|index| wave(index, 7)).collect();
+    let found = [DType::F32, DType::I8].map(|dtype| {
+        let mut state = cache_of(dtype, 2, layout(KvPolicy::Full, 0, 0, 256));
+        append(&mut state, &keys, &values);
+        ask(&mut state, 1.7)
+    });
+    // One value is a key's largest, so keys and query are exact. A value is off by 1/254 of its row's
+    // largest, a weight by 1/510 of its tile's greatest, which is e^3.4 of the least at most.
+    let bound = 1.0 / 254.0 + 3.4f32.exp() / 510.0;
+    assert_ne!(found[0], found[1]);
+    for (exact, found) in found[0].iter().zip(&found[1]) {
+        assert!((exact - found).abs() <= bound, "{exact} {found}");
+    }
+}
+
+/// Tiles are those of the rows where the cache keeps a prompt, while it runs as after its end.
+#[test]
+fn the_end_of_a_prompt_that_fits_changes_no_tile() {
+    for (policy, elastic, sinks, selected, recent, length) in [
+        (KvPolicy::Snapstream, true, 5, 90, 40, 130),
+        (KvPolicy::Snapstream, false, 5, 90, 40, 130),
+        (KvPolicy::Snapstream, false, 5, 90, 40, 60),
+        (KvPolicy::Snapstream, false, 5, 90, 40, 30),
+        (KvPolicy::Stream, true, 3, 0, 90, 93),
+        (KvPolicy::Window, true, 0, 0, 75, 60),
+        (KvPolicy::Window, true, 0, 0, 75, 200),
+    ] {
+        let rows = CacheRows { elastic, ..layout(policy, sinks, selected, recent) };
+        let mut state = cache_of(DType::I8, 2, rows);
+        let keys: Vec<f32> = (0..length).map(|row| (row as f32 * 2.1).sin()).collect();
+        let values: Vec<f32> = (0..2 * length).map(|index| (index as f32 * 1.3).cos()).collect();
+        append(&mut state, &keys, &values);
+        let running = ask(&mut state, 3.0);
+        state.finish_prompt().unwrap();
+        assert_eq!(running, ask(&mut state, 3.0), "{policy:?} of {length}");
     }
 }
 

@@ -1,0 +1,73 @@
+//! Attention over an int8 cache, itself in int8: keys, values, queries and weights are codes. This
+//! is the definition; its error is derived in `docs/numerics.md`.
+//!
+//! * A row of keys, values or of a query has, per head, the scale `m / 127`, m the largest magnitude,
+//!   and the codes `x · (127 / m)`, rounded to nearest even.
+//! * The score of a key is `(Σ q k · key's scale) · (query's scale · factor)`, capped as ever.
+//! * Weights are rounded per tile of [`TILE`] rows of the cache, each range of a query by itself.
+//!   With p a weight times its value's scale and c the greatest p of the tile that the query sees,
+//!   the code is `p · (255 / c)`. c has the factor of the weights, so codes do not depend on it.
+//! * The result is `Σ_tiles (c / 255) · Σ code · value's code`, divided by the sum of the weights as
+//!   they were before rounding and of the sink.
+//!
+//! Sums of products of codes are exact.
+
+use super::attend::{Score, exponentials};
+
+/// Rows of the cache whose weights share a scale; tiles begin at its multiples.
+pub const TILE: usize = 64;
+
+/// Below this no element of a row is distinguished from zero.
+const NEGLIGIBLE: f32 = 1e-30;
+
+/// 2⁻¹⁰⁰: the least c of a tile, so that 255 / c is finite.
+const LEAST_UNIT: f32 = f32::from_bits((127 - 100) << 23);
+
+/// Codes of a head of a row, and its scale: not a number if any value is not finite.
+pub fn encode(values: &[f32], codes: &mut [f32]) -> f32 {
+    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    // A maximum leaves out what is not a number, a sum of zeros does not.
+    let nothing = values.iter().fold(0.0, |nothing, value| nothing + value * 0.0);
+    let inverse = if largest > NEGLIGIBLE { 127.0 / largest } else { 0.0 };
+    for (code, value) in codes.iter_mut().zip(values) {
+        *code = (value * inverse).round_ties_even();
+    }
+    largest / 127.0 + nothing
+}
+
+/// A cached key and its value: codes and scale of each.
+pub(super) type Row<'a> = ((&'a [f32], f32), (&'a [f32], f32));
+
+/// Attention of a query over tiles of rows. Adds to `out`, which is zero, and returns the logarithm
+/// of the sum of exponentials.
+pub(super) fn attend(
+    score: Score,
+    query: &[f32],
+    tiles: &[Vec<Row<'_>>],
+    sink: Option<f32>,
+    out: &mut [f32],
+) -> f32 {
+    let mut codes = vec![0.0; query.len()];
+    let scale = encode(query, &mut codes);
+    let keys = tiles.iter().flatten().map(|(key, _)| key);
+    let mut weights: Vec<f32> = keys.map(|key| score.of_codes((&codes, scale), *key)).collect();
+    let (greatest, total) = exponentials(&mut weights, sink);
+    let mut weights = weights.into_iter();
+    for tile in tiles {
+        let scaled = tile.iter().zip(&mut weights).map(|((_, (_, scale)), weight)| weight * scale);
+        let scaled: Vec<f32> = scaled.collect();
+        let unit = scaled.iter().copied().fold(LEAST_UNIT, f32::max);
+        let mut sums = vec![0.0; out.len()];
+        for ((_, (value, _)), scaled) in tile.iter().zip(scaled) {
+            let code = (scaled * (255.0 / unit)).round_ties_even();
+            sums.iter_mut().zip(*value).for_each(|(sum, value)| *sum += code * value);
+        }
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out += unit / 255.0 * sum;
+        }
+    }
+    if total > 0.0 || total.is_nan() {
+        out.iter_mut().for_each(|out| *out *= 1.0 / total);
+    }
+    greatest + total.ln()
+}
