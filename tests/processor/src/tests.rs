@@ -81,6 +81,32 @@ fn unknown_instructions_are_named() {
     assert!(fault.to_string().contains("cpuid"), "{fault}");
 }
 
+/// Machines that compare instructions with hardware seldom have this encoding, which AVX-VNNI is.
+#[test]
+fn bytes_are_multiplied_without_masks() {
+    let code = program(|code| {
+        for (at, register) in [ymm0, ymm1, ymm2].into_iter().enumerate() {
+            code.vmovups(register, ymmword_ptr(rdi + 32 * at))?;
+        }
+        code.vex().vpdpbusd(ymm0, ymm1, ymm2)?;
+        code.vex().vpdpbusd(ymm0, ymm1, ymmword_ptr(rdi + 64))?;
+        code.vmovups(ymmword_ptr(rsi), ymm0)?;
+        code.ret()
+    });
+    let input: Vec<u8> = (0..96u32).map(|i| (i * 97 + 13) as u8).collect();
+    let mut output = [0; 32];
+    call(&code, 0, vec![Argument::Read(&input), Argument::Write(&mut output)]).unwrap();
+    for (lane, sum) in output.chunks_exact(4).enumerate() {
+        let at = lane * 4;
+        let before = i32::from_le_bytes(input[at..at + 4].try_into().unwrap());
+        let products: i32 = (at..at + 4)
+            .map(|byte| i32::from(input[32 + byte]) * i32::from(input[64 + byte] as i8))
+            .sum();
+        let expected = before.wrapping_add(2 * products);
+        assert_eq!(i32::from_le_bytes(sum.try_into().unwrap()), expected);
+    }
+}
+
 /// C += A · B with A unsigned and B signed bytes, by the manual's definition.
 #[test]
 fn tiles_multiply_bytes() {

@@ -135,12 +135,15 @@ impl Processor<'_> {
             }
             Vpinsrw | Vpinsrd => self.insert_number(instruction),
             Vpunpcklwd | Vpunpckhwd => self.interleave_words(instruction),
+            Vpshuflw | Vpshufhw => self.shuffle_half_words(instruction),
             Vpshufb => self.shuffle_bytes(instruction),
             Vpackssdw | Vpackusdw | Vpacksswb | Vpackuswb => self.narrow(instruction),
+            Vpmovdb | Vpmovsdb | Vpmovusdb => self.narrow_words(instruction),
             Vcmpps | Vpcmpd | Vpcmpud => self.compare(instruction),
             Vpternlogd => self.ternary(instruction),
             Vblendvps => self.blend(instruction),
             Vpdpbusd | Vpdpwssd | Vdpbf16ps => self.dot(instruction),
+            Vphaddd | Vpsadbw => self.sum_neighbours(instruction),
             Vpsrld | Vpslld | Vpsrad | Vpsrlw | Vpsllw | Vpsraw | Vpsrlq | Vpsllq => {
                 self.shift(instruction)
             }

@@ -73,15 +73,30 @@ fn avx2() -> Vec<Entry> {
         vpinsrd(xmm0, xmm1, dword_ptr(rdi + 8), 2); vpinsrw(xmm0, xmm1, word_ptr(rdi + 6), 5);
         vmaskmovps(ymm0, ymm1, ymmword_ptr(rdi)); andps(xmm0, xmm1); orps(xmm0, xmm1);
         xorpd(xmm0, xmm1); movdqa(xmm0, xmm1); movdqu(xmm0, xmmword_ptr(rdi + 4));
+        vpmaxud(ymm0, ymm1, ymm2); vpmaxud(xmm0, xmm1, xmmword_ptr(rdi + 4));
+        vpmaddwd(ymm0, ymm1, ymmword_ptr(rdi + 4)); vpaddd(ymm0, ymm1, ymmword_ptr(rdi + 4));
+        vpshuflw(ymm0, ymm1, 0x1b); vpshufhw(ymm0, ymm1, 0x36); vpshuflw(xmm0, xmm1, 0x93);
+        vphaddd(ymm0, ymm1, ymm2); vphaddd(xmm0, xmm1, xmmword_ptr(rdi + 4));
+        vpsadbw(ymm0, ymm1, ymm2); vpermq(ymm0, ymm1, 0x6c);
+        vpbroadcastd(ymm0, dword_ptr(rdi + 12)); vpbroadcastq(ymm0, xmm1);
+        vpbroadcastq(ymm0, qword_ptr(rdi + 12)); vpackuswb(xmm0, xmm1, xmm2);
+        vpackssdw(ymm0, ymm1, ymmword_ptr(rdi + 4)); vandps(ymm0, ymm1, ymm2);
+        vandnps(ymm0, ymm1, ymm2); vorps(ymm0, ymm1, ymm2); vxorps(ymm0, ymm1, ymm2);
+        vmovaps(ymm0, ymm1); vcvtps2dq(ymm0, ymmword_ptr(rdi + 4));
+        vblendvps(ymm0, ymm1, ymmword_ptr(rdi + 4), ymm2);
     ));
     all.extend(frames());
+    all.extend(stores());
     all.extend(entries!(Floats:
         vaddps(ymm0, ymm1, ymm2); vsubps(ymm0, ymm1, ymm2); vmulps(ymm0, ymm1, ymm2);
         vdivps(ymm0, ymm1, ymm2); vmaxps(ymm0, ymm1, ymm2); vminps(ymm0, ymm1, ymm2);
         vsqrtps(ymm0, ymm1); vroundps(ymm0, ymm1, 0); vroundps(ymm0, ymm1, 1);
         vroundps(ymm0, ymm1, 3); vcvtdq2ps(ymm0, ymm1); vcvtph2ps(ymm0, xmm1);
         vcvtps2ph(xmm0, ymm1, 0); vaddss(xmm0, xmm1, xmm2); vmulss(xmm0, xmm1, xmm2);
-        vmaxss(xmm0, xmm1, xmm2);
+        vmaxss(xmm0, xmm1, xmm2); vminss(xmm0, xmm1, xmm2); vsubss(xmm0, xmm1, xmm2);
+        vdivss(xmm0, xmm1, xmm2); vdivss(xmm0, xmm1, dword_ptr(rdi + 20));
+        vminps(ymm0, ymm1, ymmword_ptr(rdi + 4)); vcvtdq2ps(ymm0, ymmword_ptr(rdi + 4));
+        vcmpps(ymm0, ymm1, ymmword_ptr(rdi + 4), 2); vcmpps(ymm0, ymm1, ymm2, 30);
         vfmadd132ps(ymm0, ymm1, ymm2); vfmadd213ps(ymm0, ymm1, ymm2);
         vfmadd231ps(ymm0, ymm1, ymm2); vfnmadd231ps(ymm0, ymm1, ymm2);
         vfnmadd213ps(ymm0, ymm1, ymm2); vfmsub213ps(ymm0, ymm1, ymm2);
@@ -139,6 +154,42 @@ fn frames() -> Vec<Entry> {
     ]
 }
 
+/// Parts of vectors to general registers and to memory, which is zero before.
+fn stores() -> Vec<Entry> {
+    let entry = |name, write| Entry { name, kind: Kind::Bits, write };
+    vec![
+        entry("vmovd to memory", |code| {
+            code.vmovd(dword_ptr(rsi + 3), xmm1)?;
+            code.vmovups(ymm0, ymmword_ptr(rsi))
+        }),
+        entry("vmovq to memory", |code| {
+            code.vmovq(qword_ptr(rsi + 3), xmm1)?;
+            code.vmovups(ymm0, ymmword_ptr(rsi))
+        }),
+        entry("vmovd through a register", |code| {
+            code.vmovd(eax, xmm1)?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("vmovq through a register", |code| {
+            code.vmovq(rax, xmm1)?;
+            code.vmovq(xmm0, rax)
+        }),
+        entry("vextracti128 to memory", |code| {
+            code.vextracti128(xmmword_ptr(rsi + 3), ymm1, 1)?;
+            code.vmovups(ymm0, ymmword_ptr(rsi))
+        }),
+    ]
+}
+
+/// What only AVX-VNNI has: the encoding without masks.
+fn avx_vnni() -> Vec<Entry> {
+    let entry = |name, write| Entry { name, kind: Kind::Bits, write };
+    vec![
+        entry("vpdpbusd", |code| code.vex().vpdpbusd(ymm0, ymm1, ymm2)),
+        entry("vpdpbusd of memory", |code| code.vex().vpdpbusd(ymm0, ymm1, ymmword_ptr(rdi + 4))),
+    ]
+}
+
 fn avx512() -> Vec<Entry> {
     let mut all = Vec::new();
     all.extend(entries!(Bits:
@@ -156,15 +207,90 @@ fn avx512() -> Vec<Entry> {
         vmovdqu8(zmm0.k1(), zmm1); vcvtps2dq(zmm0, zmm1); vpmaxsd(zmm0, zmm1, zmm2);
         vpabsd(zmm0, zmm1); vpbroadcastd(zmm0, eax); vbroadcastf32x4(zmm0, xmmword_ptr(rdi + 16));
         vpdpbusd(zmm0, zmm1, dword_bcst(rdi + 4)); vpermq(zmm0, zmm1, 0x1b);
+        vpdpbusd(zmm0, zmm1, zmmword_ptr(rdi + 4)); vpaddd(zmm0, zmm1, dword_bcst(rdi + 8));
+        vpmaddwd(zmm0, zmm1, zmmword_ptr(rdi + 4)); vpmaxud(zmm0, zmm1, zmm2);
+        vpmaxud(zmm0.k1().z(), zmm1, dword_bcst(rdi)); vpmovdb(xmm0, zmm1); vpmovdb(xmm0, ymm1);
+        vpmovdb(xmm0.k1(), zmm1); vpmovdb(xmm0.k1().z(), zmm1); vpmovusdb(xmm0, zmm1);
+        vpmovusdb(xmm0, ymm1); vpmovsdb(xmm0, zmm1); vpackusdw(zmm0, zmm1, zmm2);
+        vpackuswb(zmm0, zmm1, zmm2); vpackssdw(zmm0, zmm1, zmm2); vpacksswb(zmm0, zmm1, zmm2);
+        vpshuflw(zmm0, zmm1, 0x1b); vpshufhw(zmm0, zmm1, 0x36); vpshufd(zmm0, zmm1, 0x39);
+        vpshuflw(zmm0.k1(), zmm1, 0x1b); vpbroadcastd(zmm0, xmm1); vpbroadcastq(zmm0, xmm1);
+        vpbroadcastd(zmm0, dword_ptr(rdi + 12)); vpbroadcastq(zmm0, qword_ptr(rdi + 12));
+        vpbroadcastq(zmm0.k1(), xmm1); vpbroadcastd(zmm0.k1().z(), dword_ptr(rdi + 12));
+        vpsllw(zmm0, zmm1, 9); vpsraw(zmm0, zmm1, 8); vpslld(zmm0, zmm1, 16);
+        vpsrad(zmm0, zmm1, 31); vpsrad(zmm0, zmmword_ptr(rdi + 4), 3); vpsrlw(zmm0.k1(), zmm1, 4);
+        vpxord(zmm0, zmm1, dword_bcst(rdi + 4)); vpandd(zmm0, zmm1, zmmword_ptr(rdi + 4));
+        vpord(zmm0, zmm1, zmm2); vmovups(zmm0.k1().z(), zmm1); vmovaps(zmm0.k1().z(), zmm1);
+        vmovups(zmm0.k1().z(), zmmword_ptr(rdi + 4)); vandps(zmm0, zmm1, zmm2);
+        vandps(zmm0, zmm1, dword_bcst(rdi + 4)); vandnps(zmm0, zmm1, zmm2);
+        vextracti32x4(xmm0, zmm1, 2); vextracti64x4(ymm0, zmm1, 1); vpsadbw(zmm0, zmm1, zmm2);
+        vpermq(zmm0, zmm1, zmm2); vpermq(zmm0.k1(), zmm1, 0x1b); vpermd(ymm0, ymm1, ymm2);
+        vpermd(zmm0.k1().z(), zmm1, zmm2); vpunpcklqdq(zmm0.k1(), zmm1, zmm2);
+        vcvtps2dq(zmm0, dword_bcst(rdi + 8)); vpsubd(zmm0, zmm1, zmm2);
     ));
+    all.extend(masked());
     all.extend(entries!(Floats:
         vfmadd231ps(zmm0, zmm1, zmm2); vfmadd231ps(zmm0.k1(), zmm1, zmm2);
         vfmadd213ps(zmm0, zmm1, dword_bcst(rdi + 8)); vaddps(zmm0.k1().z(), zmm1, zmm2);
         vdivps(zmm0, zmm1, zmm2); vmaxps(zmm0, zmm1, zmm2); vrndscaleps(zmm0, zmm1, 0);
         vscalefps(zmm0, zmm1, zmm2); vcvtdq2ps(zmm0, zmm1); vcvtph2ps(zmm0, ymm1);
         vcvtps2ph(ymm0, zmm1, 0); vsqrtps(zmm0, zmm1);
+        vmulps(zmm0.k1().z(), zmm1, zmm2); vmulps(zmm0.k1().z(), zmm1, zmmword_ptr(rdi + 4));
+        vmulps(ymm0.k1().z(), ymm1, ymm2); vmulps(zmm0, zmm1, dword_bcst(rdi + 8));
+        vminps(zmm0, zmm1, zmm2); vminps(zmm0, zmm1, dword_bcst(rdi + 8));
+        vsubps(zmm0, zmm1, zmm2); vcvtdq2ps(zmm0.k1().z(), zmm1);
     ));
     all
+}
+
+/// Results in mask registers, and parts in memory.
+fn masked() -> Vec<Entry> {
+    let entry = |name, write| Entry { name, kind: Kind::Bits, write };
+    vec![
+        // The assembler takes the encoding without masks for 256 bits if it is not told otherwise.
+        entry("vpdpbusd of 256 bits", |code| code.evex().vpdpbusd(ymm0, ymm1, ymm2)),
+        entry("vpdpbusd of 256 bits and one word", |code| {
+            code.evex().vpdpbusd(ymm0, ymm1, dword_bcst(rdi + 4))
+        }),
+        entry("vpdpbusd of 256 bits under a mask", |code| {
+            code.evex().vpdpbusd(ymm0.k1(), ymm1, ymm2)
+        }),
+        entry("vcmpps into a mask", |code| {
+            code.vcmpps(k2, zmm1, zmm2, 1)?;
+            code.kmovw(eax, k2)?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("vcmpps into a mask, of one number", |code| {
+            code.vcmpps(k2, zmm1, dword_bcst(rdi + 4), 14)?;
+            code.kmovw(eax, k2)?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("vcmpps into a mask under another, 256 bits", |code| {
+            code.vcmpps(k2.k1(), ymm1, ymm2, 5)?;
+            code.kmovw(eax, k2)?;
+            code.vmovd(xmm0, eax)
+        }),
+        entry("vpmovdb to memory", |code| {
+            code.vpmovdb(xmmword_ptr(rsi + 3), zmm1)?;
+            code.vmovups(zmm0, zmmword_ptr(rsi))
+        }),
+        entry("vpmovdb of 256 bits to memory", |code| {
+            code.vpmovdb(qword_ptr(rsi + 3), ymm1)?;
+            code.vmovups(zmm0, zmmword_ptr(rsi))
+        }),
+        entry("vpmovusdb to memory under a mask", |code| {
+            code.vpmovusdb(xmmword_ptr(rsi + 3).k1(), zmm1)?;
+            code.vmovups(zmm0, zmmword_ptr(rsi))
+        }),
+        entry("vextracti32x4 to memory", |code| {
+            code.vextracti32x4(xmmword_ptr(rsi + 3), zmm1, 3)?;
+            code.vmovups(zmm0, zmmword_ptr(rsi))
+        }),
+        entry("vextracti64x4 to memory", |code| {
+            code.vextracti64x4(ymmword_ptr(rsi + 3), zmm1, 1)?;
+            code.vmovups(zmm0, zmmword_ptr(rsi))
+        }),
+    ]
 }
 
 fn bf16() -> Vec<Entry> {
@@ -299,6 +425,11 @@ fn instructions_do_what_this_machine_does() {
         compare(&avx512(), true);
     } else {
         println!("skipped: this machine has no AVX-512");
+    }
+    if is_x86_feature_detected!("avxvnni") {
+        compare(&avx_vnni(), false);
+    } else {
+        println!("skipped: this machine has no AVX-VNNI");
     }
     if has_avx512 && is_x86_feature_detected!("avx512bf16") {
         compare(&bf16(), true);

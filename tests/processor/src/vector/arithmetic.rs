@@ -285,6 +285,25 @@ impl Processor<'_> {
         self.set_vector(instruction, (bytes, 4), &value)
     }
 
+    /// Sums of neighbouring words of both sources, or of the distances of eight bytes.
+    pub(super) fn sum_neighbours(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        if instruction.mnemonic() == Mnemonic::Vpsadbw {
+            let (a, b) = self.sources(instruction, bytes, 1)?;
+            let value = from_longs(bytes / 8, |lane| {
+                (lane * 8..lane * 8 + 8).map(|byte| u64::from(a[byte].abs_diff(b[byte]))).sum()
+            });
+            return self.set_vector(instruction, (bytes, 8), &value);
+        }
+        let (a, b) = self.sources(instruction, bytes, 4)?;
+        let value = from_words(bytes / 4, |lane| {
+            let source = if lane % 4 < 2 { &a } else { &b };
+            let first = lane / 4 * 4 + lane % 2 * 2;
+            word(source, first).wrapping_add(word(source, first + 1))
+        });
+        self.set_vector(instruction, (bytes, 4), &value)
+    }
+
     pub(super) fn shift(&mut self, instruction: &Instruction) -> Step {
         use Mnemonic::*;
         if instruction.op2_kind() != OpKind::Immediate8 {

@@ -91,7 +91,8 @@ impl Processor<'_> {
         }
         let value = std::array::from_fn(|byte| first[byte % element]);
         // Of a broadcast of 128 bits the mask counts words.
-        self.set_vector(instruction, (bytes, element.min(4)), &value)
+        let counted = if element == 16 { 4 } else { element };
+        self.set_vector(instruction, (bytes, counted), &value)
     }
 
     pub(super) fn widen(&mut self, instruction: &Instruction) -> Step {
@@ -170,7 +171,11 @@ impl Processor<'_> {
         let bytes = bytes_of(instruction.op0_register());
         let has_immediate = instruction.op_kind(instruction.op_count() - 1) == OpKind::Immediate8;
         let control = if has_immediate { usize::from(instruction.immediate8()) } else { 0 };
-        let (a, b) = self.sources(instruction, bytes, 4)?;
+        let element = match mnemonic {
+            Vpermq | Vpunpcklqdq | Vpunpckhqdq | Vunpcklpd | Vunpckhpd => 8,
+            _ => 4,
+        };
+        let (a, b) = self.sources(instruction, bytes, element)?;
         let choice = |lane: usize| (control >> (2 * (lane % 4))) & 3;
         let parts = bytes / 16;
         let value = match mnemonic {
@@ -196,6 +201,7 @@ impl Processor<'_> {
             Vpermq if has_immediate => from_longs(bytes / 8, |lane| {
                 long(&a, lane / 4 * 4 + (control >> (2 * (lane % 4)) & 3))
             }),
+            Vpermq => from_longs(bytes / 8, |lane| long(&b, long(&a, lane) as usize % (bytes / 8))),
             Vpermilps if !has_immediate => {
                 from_words(bytes / 4, |lane| word(&a, lane / 4 * 4 + (word(&b, lane) & 3) as usize))
             }
@@ -220,7 +226,7 @@ impl Processor<'_> {
             }),
             _ => return Err(Stop::Unknown),
         };
-        self.set_vector(instruction, (bytes, 4), &value)
+        self.set_vector(instruction, (bytes, element), &value)
     }
 
     /// Words of 16 bits of both sources in turn, per 128 bits.
@@ -231,6 +237,19 @@ impl Processor<'_> {
         let value = from_half_words(bytes / 2, |lane| {
             let source = if lane % 2 == 0 { &a } else { &b };
             half_word(source, lane / 8 * 8 + lane % 8 / 2 + half)
+        });
+        self.set_vector(instruction, (bytes, 2), &value)
+    }
+
+    /// Four words of 16 bits of each 128 moved among themselves, the lower or the upper ones.
+    pub(super) fn shuffle_half_words(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let x = self.vector_operand(instruction, 1, (bytes, 2), true)?;
+        let control = usize::from(instruction.immediate8());
+        let moved = if instruction.mnemonic() == Mnemonic::Vpshufhw { 1 } else { 0 };
+        let value = from_half_words(bytes / 2, |lane| {
+            let choice = control >> (2 * (lane % 4)) & 3;
+            half_word(&x, if lane / 4 % 2 == moved { lane / 4 * 4 + choice } else { lane })
         });
         self.set_vector(instruction, (bytes, 2), &value)
     }
@@ -273,5 +292,21 @@ impl Processor<'_> {
             };
         }
         self.set_vector(instruction, (bytes, 1), &value)
+    }
+
+    /// A byte of each word, cut off or saturating, side by side.
+    pub(super) fn narrow_words(&mut self, instruction: &Instruction) -> Step {
+        let x = self.vectors[instruction.op1_register().number()];
+        let lanes = bytes_of(instruction.op1_register()) / 4;
+        let mut value = [0; 64];
+        for (lane, place) in value[..lanes].iter_mut().enumerate() {
+            let x = word(&x, lane);
+            *place = match instruction.mnemonic() {
+                Mnemonic::Vpmovdb => x as u8,
+                Mnemonic::Vpmovusdb => x.min(255) as u8,
+                _ => (x as i32).clamp(-128, 127) as i8 as u8,
+            };
+        }
+        self.set_vector(instruction, (lanes, 1), &value)
     }
 }
