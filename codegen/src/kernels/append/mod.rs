@@ -9,13 +9,15 @@
 //! |---|---|
 //! | `portable` | 128-bit vectors by Cranelift; any width |
 //! | `wide` | 256-bit vectors, assembled, for all other levels |
+//! | `codes` | rounding rows to int8 in them |
 
+mod codes;
 mod portable;
 mod wide;
 
 use weir_abi::IsaLevel;
 
-use super::attention::{CacheShape, CacheType};
+use super::attention::CacheShape;
 use super::rotary::Rotation;
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
@@ -58,9 +60,7 @@ impl AppendSpec {
             true => rotation.width,
             false => rotation.width / 2,
         }));
-        self.cache.number != CacheType::Int8
-            && level != IsaLevel::Portable
-            && widths.iter().all(|width| width.is_multiple_of(wide::LANES))
+        level != IsaLevel::Portable && widths.iter().all(|width| width.is_multiple_of(wide::LANES))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The places of a row's heads lie far from each other and seldom in a cache, so all of them are
 //! asked for before the first is written: a step of 16 sequences waits for its writes otherwise. A
-//! key's numbers go one by one to their places in its block, sixteen numbers from each other.
+//! key's numbers go one by one to their places in its block, sixteen numbers from each other; `codes`
+//! has those of int8.
 
 use std::mem::offset_of;
 
@@ -11,16 +12,17 @@ use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
+use super::codes::{self, CodePlace, QUAD};
 use crate::kernels::attention::CacheType;
 use crate::kernels::rotary::Rotation;
 
-type Emitted = Result<(), IcedError>;
+pub(super) type Emitted = Result<(), IcedError>;
 
 /// Floats of a vector.
 pub(super) const LANES: usize = 8;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 const CONTEXT: AsmRegister64 = rdi;
 /// The row's keys and values.
@@ -44,6 +46,10 @@ const HEAD_STRIDE: AsmRegister64 = r15;
 const HEADS: AsmRegister32 = ebp;
 /// Free between rows, when the context has been read.
 const SPARE: AsmRegister64 = rdi;
+/// From the first number of a row and head of int8 to its scale.
+const TO_SCALE: AsmRegister64 = rdi;
+/// The row that lies aside on the stack.
+const ASIDE: AsmRegister64 = rsp;
 
 const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
 
@@ -56,8 +62,13 @@ const BELOW_HALF: AsmRegisterYmm = ymm11;
 const ONE: AsmRegisterYmm = ymm10;
 const NO_NUMBER: AsmRegisterYmm = ymm9;
 
-fn constants(number: CacheType) -> [(AsmRegisterYmm, u32); 7] {
-    [
+fn constants(number: CacheType) -> Vec<(AsmRegisterYmm, u32)> {
+    match number {
+        CacheType::F32 => return Vec::new(),
+        CacheType::Int8 => return codes::constants(),
+        CacheType::F16 | CacheType::Bf16 => {}
+    }
+    vec![
         (MAGNITUDE, 0x7fff_ffff),
         (INFINITY, f32::INFINITY.to_bits()),
         (MOST, number.largest().to_bits()),
@@ -74,6 +85,8 @@ struct Plane {
     rows: AsmRegister64,
     head_floats: usize,
     width: usize,
+    /// Bytes of a row and head.
+    row_bytes: usize,
     base: usize,
     slot_stride: usize,
     head_stride: usize,
@@ -86,6 +99,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             rows: KEYS,
             head_floats: spec.key.1,
             width: spec.cache.key_width,
+            row_bytes: spec.cache.key_bytes(),
             base: offset_of!(LayerCall, keys),
             slot_stride: offset_of!(LayerCall, key_slot_stride),
             head_stride: offset_of!(LayerCall, key_head_stride),
@@ -95,6 +109,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             rows: VALUES,
             head_floats: spec.value.1,
             width: spec.cache.value_width,
+            row_bytes: spec.cache.value_bytes(),
             base: offset_of!(LayerCall, values),
             slot_stride: offset_of!(LayerCall, value_slot_stride),
             head_stride: offset_of!(LayerCall, value_head_stride),
@@ -102,9 +117,18 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
     ]
 }
 
+/// Bytes of a key that lies aside: of int8 that is rotated on its way.
+fn bytes_aside(spec: &AppendSpec) -> usize {
+    match (spec.cache.number, spec.rotation) {
+        (CacheType::Int8, Some(_)) => spec.cache.key_width * 4,
+        _ => 0,
+    }
+}
+
 /// Emits the whole kernel.
 pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     let number = spec.cache.number;
+    let is_coded = number == CacheType::Int8;
     let [mut next_row, mut done, mut data] = [(); 3].map(|()| code.create_label());
     let row_strides = [
         (KEYS, spec.key.0 * 4),
@@ -126,10 +150,19 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
         code.add(place, SPARE)?;
     }
     code.mov(LEFT, rax)?;
-    if number != CacheType::F32 {
+    let aside = bytes_aside(spec);
+    if aside > 0 {
+        // Whole lines, and above them the stack pointer that was.
+        code.mov(SPARE, rsp)?;
+        code.sub(rsp, (aside + LINE) as i32)?;
+        code.and(rsp, -(LINE as i32))?;
+        code.mov(qword_ptr(ASIDE + aside), SPARE)?;
+    }
+    let constants = constants(number);
+    if !constants.is_empty() {
         code.lea(SPARE, ptr(data))?;
-        for (index, (register, _)) in constants(number).into_iter().enumerate() {
-            code.vbroadcastss(register, dword_ptr(SPARE + index * 4))?;
+        for (index, (register, _)) in constants.iter().enumerate() {
+            code.vbroadcastss(*register, dword_ptr(SPARE + index * 4))?;
         }
     }
 
@@ -138,8 +171,12 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
         places(code, &plane, number)?;
         let rows = if plane.is_key { KEY_BLOCK } else { 1 };
         each_head(code, spec, |code| {
-            for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
-                code.prefetchw(byte_ptr(TO + line * LINE))?;
+            if is_coded {
+                code_place(&plane).prefetch(code, plane.width)?;
+            } else {
+                for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
+                    code.prefetchw(byte_ptr(TO + line * LINE))?;
+                }
             }
             code.add(TO, HEAD_STRIDE)
         })?;
@@ -152,11 +189,17 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     }
     for plane in planes(spec) {
         let Plane { is_key, width, .. } = plane;
-        let step = if is_key { KEY_BLOCK } else { 1 };
-        let to = Place { number, step };
+        let is_aside = is_key && aside > 0;
+        let to = match is_coded {
+            true => Place::Codes { is_aside },
+            false => Place::Cache { number, step: if is_key { KEY_BLOCK } else { 1 } },
+        };
         places(code, &plane, number)?;
         code.mov(FROM, plane.rows)?;
         each_head(code, spec, |code| {
+            if is_coded {
+                codes::begin(code)?;
+            }
             let rotated = match spec.rotation.filter(|_| is_key) {
                 Some(Rotation { width, interleaved: true }) => {
                     neighbours(code, to, width)?;
@@ -172,6 +215,10 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
                 code.vmovups(ymm4, floats(FROM, at))?;
                 to.store(code, ymm4, at)?;
             }
+            if is_coded {
+                let from = if is_aside { ASIDE } else { FROM };
+                code_place(&plane).write(code, from, width)?;
+            }
             code.add(FROM, plane.head_floats as i32 * 4)?;
             code.add(TO, HEAD_STRIDE)
         })?;
@@ -181,6 +228,9 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     }
     code.dec(LEFT)?;
     code.jnz(next_row)?;
+    if aside > 0 {
+        code.mov(rsp, qword_ptr(ASIDE + aside))?;
+    }
 
     code.set_label(&mut done)?;
     code.vzeroupper()?;
@@ -188,36 +238,67 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
         code.pop(register)?;
     }
     code.ret()?;
-    code.set_label(&mut data)?;
-    for (_, word) in constants(number) {
-        code.dd(&[word])?;
+    if !constants.is_empty() {
+        code.set_label(&mut data)?;
+        for (_, word) in constants {
+            code.dd(&[word])?;
+        }
     }
     Ok(())
 }
 
 /// Eight floats from the one with this number on.
-fn floats(base: AsmRegister64, number: usize) -> AsmMemoryOperand {
+pub(super) fn floats(base: AsmRegister64, number: usize) -> AsmMemoryOperand {
     ymmword_ptr(base + number * 4)
 }
 
-/// The place of the first number of the row's first head, and how far the next head's is.
+/// The place of the first number of the row's first head, and how far the next head's is; of int8
+/// how far the scale is, too.
 fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted {
-    let row_bytes = plane.width * number.bytes();
+    let is_coded = number == CacheType::Int8;
     code.mov(r14d, dword_ptr(SPAN + offset_of!(RowSpans, write_slot)))?;
     code.imul_2(TO, qword_ptr(LAYER + plane.slot_stride))?;
     code.mov(edi, dword_ptr(SPAN + offset_of!(RowSpans, write_row)))?;
-    if plane.is_key {
+    if plane.is_key || is_coded {
         // The row's lane in its block, then the block's first row.
         code.mov(r15d, edi)?;
         code.and(r15d, KEY_BLOCK as i32 - 1)?;
         code.sub(edi, r15d)?;
-        code.imul_3(r15, r15, number.bytes() as i32)?;
-        code.add(TO, r15)?;
     }
-    code.imul_3(SPARE, SPARE, row_bytes as i32)?;
+    code.imul_3(SPARE, SPARE, plane.row_bytes as i32)?;
     code.add(TO, SPARE)?;
     code.add(TO, qword_ptr(LAYER + plane.base))?;
+    if is_coded {
+        // Scales lie behind the block's codes.
+        code.lea(rax, TO + r15 * 4 + (plane.width * KEY_BLOCK))?;
+    }
+    match (is_coded, plane.is_key) {
+        (false, false) => {}
+        (false, true) => {
+            code.imul_3(r15, r15, number.bytes() as i32)?;
+            code.add(TO, r15)?;
+        }
+        (true, true) => code.lea(TO, TO + r15 * QUAD as i32)?,
+        (true, false) => {
+            // The row among its four, then the four's first row.
+            code.mov(edi, r15d)?;
+            code.and(edi, QUAD as i32 - 1)?;
+            code.sub(r15d, edi)?;
+            code.imul_3(r15, r15, plane.width as i32)?;
+            code.add(TO, SPARE)?;
+            code.add(TO, r15)?;
+        }
+    }
+    if is_coded {
+        code.sub(rax, TO)?;
+        code.mov(TO_SCALE, rax)?;
+    }
     code.mov(HEAD_STRIDE, qword_ptr(LAYER + plane.head_stride))
+}
+
+/// Where the codes of a row and head go, after [`places`].
+fn code_place(plane: &Plane) -> CodePlace {
+    CodePlace { is_key: plane.is_key, first: TO, to_scale: TO_SCALE }
 }
 
 fn each_head(
@@ -271,41 +352,52 @@ fn neighbours(code: &mut CodeAssembler, to: Place, width: usize) -> Emitted {
     Ok(())
 }
 
-/// A head's place.
+/// Where a head's numbers go.
 #[derive(Clone, Copy)]
-struct Place {
-    number: CacheType,
-    /// Numbers from one of the head's to the next.
-    step: usize,
+enum Place {
+    /// Into the cache.
+    Cache {
+        number: CacheType,
+        /// Numbers from one of the head's to the next.
+        step: usize,
+    },
+    /// Nowhere yet, but aside if they are not their row's own: codes need the largest of all.
+    Codes { is_aside: bool },
 }
 
 impl Place {
-    fn at(self, index: usize) -> AsmMemoryOperand {
-        TO + index * self.step * self.number.bytes()
-    }
-
-    /// Rounds eight floats and stores them from the head's number `first` on. Spoils them and the
-    /// first two registers.
+    /// Takes eight floats, the head's from number `first` on. Spoils them and the first two
+    /// registers.
     fn store(self, code: &mut CodeAssembler, value: AsmRegisterYmm, first: usize) -> Emitted {
-        let is_dense = self.step == 1;
-        if self.number == CacheType::F32 {
+        let (number, step) = match self {
+            Place::Cache { number, step } => (number, step),
+            Place::Codes { is_aside } => {
+                if is_aside {
+                    code.vmovaps(floats(ASIDE, first), value)?;
+                }
+                return codes::see(code, value);
+            }
+        };
+        let at = |index: usize| TO + index * step * number.bytes();
+        let is_dense = step == 1;
+        if number == CacheType::F32 {
             if is_dense {
-                return code.vmovups(ymmword_ptr(self.at(first)), value);
+                return code.vmovups(ymmword_ptr(at(first)), value);
             }
             code.vextractf128(xmm1, value, 1)?;
             code.vextractf128(xmm0, value, 0)?;
             for lane in 0..LANES {
                 let half = [xmm0, xmm1][lane / 4];
-                code.vextractps(dword_ptr(self.at(first + lane)), half, lane as i32 % 4)?;
+                code.vextractps(dword_ptr(at(first + lane)), half, lane as i32 % 4)?;
             }
             return Ok(());
         }
-        narrow(code, self.number, value)?;
+        narrow(code, number, value)?;
         if is_dense {
-            return code.vmovups(xmmword_ptr(self.at(first)), xmm1);
+            return code.vmovups(xmmword_ptr(at(first)), xmm1);
         }
         for lane in 0..LANES {
-            code.vpextrw(word_ptr(self.at(first + lane)), xmm1, lane as i32)?;
+            code.vpextrw(word_ptr(at(first + lane)), xmm1, lane as i32)?;
         }
         Ok(())
     }

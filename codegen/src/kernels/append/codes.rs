@@ -1,0 +1,151 @@
+//! Rounding a head's row to codes of int8 in 256-bit vectors, and writing them where they belong:
+//! the bits of `attention`'s `codes`, at the places that its `cache` names.
+//!
+//! A row is taken in two passes: its numbers, kept on the stack if they were computed on their way,
+//! with the largest magnitude; then scale and codes. Magnitudes are compared as integers, which is
+//! their order as floats and puts what is no number above all.
+//!
+//! A value's codes lie between those of other rows, which other threads may be writing: each is
+//! stored as the byte that it is.
+
+use iced_x86::code_asm::*;
+use weir_abi::KEY_BLOCK;
+
+use super::wide::{Emitted, LANES, LINE, floats};
+use crate::kernels::matmul::NEGLIGIBLE;
+
+/// Codes that lie side by side: of a key's row, or of a value's number.
+pub(super) const QUAD: usize = 4;
+
+/// Constants in every lane of their registers.
+const MAGNITUDE: AsmRegisterYmm = ymm15;
+const OFFSETS: AsmRegisterYmm = ymm14;
+const TOP: AsmRegisterXmm = xmm13;
+const LEAST: AsmRegisterXmm = xmm12;
+
+/// The row's largest magnitude, by lanes, then in the first.
+const LARGEST: AsmRegisterYmm = ymm11;
+const ROW_LARGEST: AsmRegisterXmm = xmm11;
+/// What a number is multiplied by to become its code.
+const INVERSE: AsmRegisterYmm = ymm10;
+
+/// Vectors that become a register of codes.
+const TOGETHER: usize = 4;
+
+/// Words of the constants, in the order of their registers.
+pub(super) fn constants() -> Vec<(AsmRegisterYmm, u32)> {
+    vec![
+        (MAGNITUDE, 0x7fff_ffff),
+        (OFFSETS, 0x8080_8080),
+        (ymm13, 127f32.to_bits()),
+        (ymm12, NEGLIGIBLE.to_bits()),
+    ]
+}
+
+/// Begins a row: no number has been seen.
+pub(super) fn begin(code: &mut CodeAssembler) -> Emitted {
+    code.vpxor(LARGEST, LARGEST, LARGEST)
+}
+
+/// Sees eight numbers. Spoils them.
+pub(super) fn see(code: &mut CodeAssembler, numbers: AsmRegisterYmm) -> Emitted {
+    code.vpand(numbers, numbers, MAGNITUDE)?;
+    code.vpmaxud(LARGEST, LARGEST, numbers)
+}
+
+/// Where a row's codes and scale go.
+#[derive(Clone, Copy)]
+pub(super) struct CodePlace {
+    pub(super) is_key: bool,
+    /// The first code.
+    pub(super) first: AsmRegister64,
+    /// Bytes from there to the scale.
+    pub(super) to_scale: AsmRegister64,
+}
+
+impl CodePlace {
+    /// Asks for the lines of a row of `width` numbers.
+    pub(super) fn prefetch(self, code: &mut CodeAssembler, width: usize) -> Emitted {
+        let lines = if self.is_key { width / QUAD } else { (width * QUAD).div_ceil(LINE) };
+        for line in 0..lines {
+            code.prefetchw(byte_ptr(self.first + line * LINE))?;
+        }
+        code.prefetchw(byte_ptr(self.first + self.to_scale))
+    }
+
+    /// Rounds the row of `width` numbers at `from`, all of which have been seen.
+    pub(super) fn write(
+        self,
+        code: &mut CodeAssembler,
+        from: AsmRegister64,
+        width: usize,
+    ) -> Emitted {
+        self.scale(code)?;
+        let vectors = width / LANES;
+        for first in (0..vectors).step_by(TOGETHER) {
+            let count = TOGETHER.min(vectors - first);
+            let registers = [ymm0, ymm1, ymm2, ymm3];
+            for (index, register) in registers.into_iter().take(count).enumerate() {
+                code.vmulps(register, INVERSE, floats(from, (first + index) * LANES))?;
+                code.vcvtps2dq(register, register)?;
+            }
+            // Quads of the lower halves in their order, then of the upper ones.
+            let [low, high] = [registers[1.min(count - 1)], registers[3.min(count - 1)]];
+            code.vpackssdw(ymm0, ymm0, low)?;
+            if count > 2 {
+                code.vpackssdw(ymm2, ymm2, high)?;
+                code.vpacksswb(ymm0, ymm0, ymm2)?;
+            } else {
+                code.vpacksswb(ymm0, ymm0, ymm0)?;
+            }
+            if self.is_key {
+                code.vpxor(ymm0, ymm0, OFFSETS)?;
+            }
+            code.vextracti128(xmm1, ymm0, 1)?;
+            for index in 0..count {
+                for (half, codes) in [xmm0, xmm1].into_iter().enumerate() {
+                    self.store(code, codes, index, (first + index) * 2 + half)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the row's scale and finds what becomes codes by it. Spoils two registers.
+    fn scale(self, code: &mut CodeAssembler) -> Emitted {
+        code.vextracti128(xmm0, LARGEST, 1)?;
+        code.vpmaxud(xmm0, xmm0, ROW_LARGEST)?;
+        for half in [0x4e, 0xb1] {
+            code.vpshufd(xmm1, xmm0, half)?;
+            code.vpmaxud(xmm0, xmm0, xmm1)?;
+        }
+        code.vdivss(ROW_LARGEST, xmm0, TOP)?;
+        // Zero, or no number if the largest is infinite.
+        code.vsubss(xmm1, xmm0, xmm0)?;
+        code.vaddss(xmm1, xmm1, ROW_LARGEST)?;
+        code.vmovss(dword_ptr(self.first + self.to_scale), xmm1)?;
+        code.vdivss(xmm1, TOP, xmm0)?;
+        code.vcmpltss(xmm0, LEAST, xmm0)?;
+        code.vandps(xmm0, xmm0, xmm1)?;
+        code.vbroadcastss(INVERSE, xmm0)
+    }
+
+    /// Stores the four codes of a word of a register as the row's `quad`.
+    fn store(
+        self,
+        code: &mut CodeAssembler,
+        codes: AsmRegisterXmm,
+        word: usize,
+        quad: usize,
+    ) -> Emitted {
+        if self.is_key {
+            let to = dword_ptr(self.first + quad * QUAD * KEY_BLOCK);
+            return code.vpextrd(to, codes, word as i32);
+        }
+        for byte in 0..QUAD {
+            let to = byte_ptr(self.first + (quad * QUAD + byte) * QUAD);
+            code.vpextrb(to, codes, (word * QUAD + byte) as i32)?;
+        }
+        Ok(())
+    }
+}
