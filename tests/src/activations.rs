@@ -1,9 +1,11 @@
 //! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error and of
-//! that of caches of 16 bits; all are those of `docs/numerics.md`, which derives them.
+//! that of caches of 16 bits and of int8; all are those of `docs/numerics.md`, which derives them.
 
 use std::fmt;
 
 use anyhow::{Result, bail};
+use weir_ir::graph::CacheDecl;
+use weir_ir::interpret::codes::TILE;
 use weir_ir::{Body, ConstData, Constant, DType, Element, Graph, Op, TensorType};
 
 use crate::compare::{Distance, FLOAT, close, distance};
@@ -26,7 +28,7 @@ const MLP_GAIN: f64 = 2.0;
 /// Prompts of three tokens that two systems of the same rounding are compared on.
 pub const PROMPTS: usize = 5;
 
-/// Tokens of a prompt that two systems with caches of 16 bits are compared on: few, so that in many
+/// Tokens of a prompt that two systems with rounded caches are compared on: few, so that in many
 /// prompts nothing rounds apart, and enough that a key meets another row's query.
 const STORED_TOKENS: usize = 2;
 
@@ -89,11 +91,29 @@ pub struct Bound {
     pub relative: f64,
     /// Norm of each logit's weights in parts of their root mean square.
     norms: Vec<f64>,
-    /// Keys and values of a token, and the unit in the last place of a stored one in parts of the
-    /// root mean square of its row.
-    stored: (usize, f64),
-    /// Activations of a token that two systems are expected to round apart.
-    activations_apart: f64,
+    /// Keys and values of a token.
+    stored: usize,
+    /// What two systems are expected to round apart.
+    apart: Apart,
+}
+
+/// Numbers that two systems are expected to round to different neighbours.
+#[derive(Clone, Copy, Debug, Default)]
+struct Apart {
+    /// Activations of a token.
+    activations: f64,
+    /// Keys and values of a token, and queries where they are codes.
+    stored: f64,
+    /// Weights of attention of a query and a key in front of it.
+    weights: f64,
+}
+
+impl Apart {
+    /// Those of a prompt of so many tokens.
+    fn of(&self, tokens: usize) -> f64 {
+        let pairs = tokens * tokens.saturating_sub(1) / 2;
+        tokens as f64 * (self.activations + self.stored) + pairs as f64 * self.weights
+    }
 }
 
 impl Bound {
@@ -103,9 +123,7 @@ impl Bound {
         let weights = graph.constants.iter().map(|(_, constant)| &constant.ty);
         for weight in weights.filter(|ty| ty.shape.len() == 2) {
             let error = match (block(weight), weight.element) {
-                (Some(block), _) => {
-                    (2.0 * (2.0 * block as f64).ln()).sqrt() / (127.0 * 12f64.sqrt())
-                }
+                (Some(block), _) => code_error(block),
                 (None, Element::Plain(DType::BF16)) => 1.0 / 256.0 / 3f64.sqrt(),
                 _ => continue,
             };
@@ -115,66 +133,61 @@ impl Bound {
         for (_, constant) in graph.constants.iter() {
             weight_error = weight_error.max(rounding_error(constant));
         }
-        let cache_error = cache_error(graph);
-        if input_error == 0.0 && weight_error == 0.0 && cache_error == 0.0 {
+        let is_rounded = |cache: &CacheDecl| attention_error(cache, SCORES) > 0.0;
+        if input_error == 0.0 && weight_error == 0.0 && !graph.caches.values().any(is_rounded) {
             return Ok(None);
         }
         // Rounded weights add an error to every product, as rounded activations do; a rounded table
         // of embeddings is one at the beginning of the stream.
         let product = input_error.hypot(weight_error).powi(2);
         let start = if weight_error > 0.0 { product } else { 0.0 };
-        Bound::accumulated(graph, start, product, cache_error.powi(2)).map(Some)
+        Bound::accumulated(graph, start, product).map(Some)
     }
 
     /// The bound of a graph at stage `Fixed` whose products are computed in float32: that of its
-    /// caches of 16 bits alone.
+    /// caches alone.
     pub fn of_caches(graph: &Graph) -> Result<Bound> {
-        Bound::accumulated(graph, 0.0, 0.0, cache_error(graph).powi(2))
+        let mut bound = Bound::accumulated(graph, 0.0, 0.0)?;
+        bound.apart.activations = 0.0;
+        Ok(bound)
     }
 
-    fn accumulated(graph: &Graph, start: f64, product: f64, stored: f64) -> Result<Bound> {
+    fn accumulated(graph: &Graph, start: f64, product: f64) -> Result<Bound> {
         let scores = SCORES * rotary_factor(graph)?;
-        let error = accumulated(graph.caches.len(), scores, start, product, stored);
-        let values = graph
-            .caches
-            .values()
-            .map(|cache| cache.kv_heads as usize * (cache.key_width + cache.value_width) as usize);
-        let units = graph.caches.values().map(|cache| unit_of(cache.dtype));
-        let unit = units.fold(0.0, f64::max);
+        let caches = graph.caches.values().map(|cache| attention_error(cache, scores));
+        let cache = caches.fold(0.0, f64::max);
+        let error = accumulated(graph.caches.len(), scores, start, product, cache);
         Ok(Bound {
             relative: MARGIN * error.sqrt(),
             norms: head_norms(graph)?,
-            stored: (values.sum(), unit),
-            activations_apart: activations_apart(graph),
+            stored: graph.caches.values().map(values_of_a_row).sum(),
+            apart: Apart {
+                activations: activations_apart(graph),
+                stored: graph.caches.values().map(stored_apart).sum::<f64>() + queries_apart(graph),
+                weights: weights_apart(graph),
+            },
         })
     }
 
     /// What two systems may differ by that both round to caches of 16 bits, for `rows` tokens: so
     /// many values near the middle of two numbers go either way as chance allows.
     pub fn between_systems(&self, rows: usize) -> Bound {
-        let values = (rows * self.stored.0) as f64;
-        let expected = self.stored_apart(rows);
+        let values = (rows * self.stored) as f64;
+        let expected = rows as f64 * self.apart.stored;
         let share = 12.0 * f64::from(most_events(expected)) / values;
         Bound { relative: self.relative * share.sqrt(), ..self.clone() }
     }
 
-    /// Keys and values of so many tokens that two systems are expected to store otherwise.
-    fn stored_apart(&self, rows: usize) -> f64 {
-        let (values, unit) = self.stored;
-        (rows * values) as f64 * stored_apart(unit)
-    }
-
-    /// Systems that round activations and store keys and values alike agree within float32, but
-    /// where one of either lies so near to the middle of two numbers that the order of sums decides.
-    /// Of short prompts so many must agree that fewer are a false alarm.
+    /// Systems that round activations, store keys and values and attend alike agree within float32,
+    /// but where a number that is rounded lies so near to the middle of two that the order of sums
+    /// decides. Of short prompts so many must agree that fewer are a false alarm.
     pub fn same_storing(
         &self,
         ours: &mut dyn System,
         defined: &mut dyn System,
         ids: &[u32],
     ) -> Result<Agreement> {
-        let apart = STORED_TOKENS as f64 * self.activations_apart;
-        let chance = (-apart - self.stored_apart(STORED_TOKENS)).exp();
+        let chance = (-self.apart.of(STORED_TOKENS)).exp();
         let prompts = ids.chunks_exact(STORED_TOKENS);
         let mut result = Agreement { agree: 0, prompts: prompts.len(), needed: 0 };
         result.needed = least_events(result.prompts, chance);
@@ -273,12 +286,27 @@ pub fn rounding_error(constant: &Constant) -> f64 {
     }
 }
 
-/// That of the graph's caches; the largest if they differ.
-fn cache_error(graph: &Graph) -> f64 {
-    graph.caches.values().map(|cache| stored_error(cache.dtype)).fold(0.0, f64::max)
+/// Squared error that a cache adds to what attention gives, in parts of the result's square: those of
+/// values reach it as they are, those of keys (and queries) move scores of this deviation.
+fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
+    let [key, value] = [cache.key_width, cache.value_width].map(|width| match cache.dtype {
+        DType::I8 => code_error(width as usize).powi(2),
+        dtype => stored_error(dtype).powi(2),
+    });
+    let (query, weights) = match cache.dtype {
+        DType::I8 => (key, TILE as f64 / (12.0 * 255f64.powi(2))),
+        _ => (0.0, 0.0),
+    };
+    value + scores.powi(2) * (key + query) + weights
 }
 
-/// Root mean square of what rounding to a cache's number format changes, in parts of the value.
+/// Root mean square of what rounding to codes changes in so many numbers of one scale, in parts of
+/// theirs.
+fn code_error(numbers: usize) -> f64 {
+    (2.0 * (2.0 * numbers as f64).ln()).sqrt() / (127.0 * 12f64.sqrt())
+}
+
+/// Root mean square of what rounding to a number format of 16 bits changes, in parts of the value.
 fn stored_error(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / 2048.0 / 3f64.sqrt(),
@@ -318,8 +346,8 @@ fn least_events(count: usize, chance: f64) -> usize {
 fn activations_apart(graph: &Graph) -> f64 {
     let of_product = |weight: &TensorType| {
         let each = match (block(weight), weight.element) {
-            (Some(_), _) => 127.0 * 4.0 * UNIT,
-            (None, Element::Plain(DType::BF16)) => stored_apart(unit_of(DType::BF16)),
+            (Some(_), _) => CODE_APART,
+            (None, Element::Plain(DType::BF16)) => value_apart(DType::BF16),
             _ => 0.0,
         };
         each * weight.sizes().map_or(0.0, |sizes| sizes[1] as f64)
@@ -328,23 +356,61 @@ fn activations_apart(graph: &Graph) -> f64 {
         let products = body.live().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
         products.map(|(_, node)| of_product(body.ty(node.operands[1]))).sum()
     };
-    let layers = graph.main.live().filter_map(|(_, node)| match &node.op {
-        Op::Layer(layer) => Some(of_body(&graph.kinds[layer.kind].body)),
+    layers(graph).map(of_body).sum::<f64>() + of_body(&graph.main)
+}
+
+/// The bodies of the layers, one after the other.
+fn layers(graph: &Graph) -> impl Iterator<Item = &Body> {
+    graph.main.live().filter_map(|(_, node)| match &node.op {
+        Op::Layer(layer) => Some(&graph.kinds[layer.kind].body),
         _ => None,
-    });
-    layers.sum::<f64>() + of_body(&graph.main)
+    })
 }
 
-/// The unit in the last place of a rounded value in parts of the root mean square of its row: a power
-/// of two below a value is 0.56 of that on average.
-fn unit_of(dtype: DType) -> f64 {
-    0.56 * 2.0 * 3f64.sqrt() * stored_error(dtype)
+/// Keys and values of a token in a cache.
+fn values_of_a_row(cache: &CacheDecl) -> usize {
+    cache.kv_heads as usize * (cache.key_width + cache.value_width) as usize
 }
 
-/// Chance that two systems round a value to different neighbours, where a unit in the last place is
-/// so many parts of the root mean square of its row.
-fn stored_apart(unit: f64) -> f64 {
-    12.0 * UNIT / unit
+/// Those of them that two systems are expected to store otherwise.
+fn stored_apart(cache: &CacheDecl) -> f64 {
+    values_of_a_row(cache) as f64 * value_apart(cache.dtype)
+}
+
+/// Heads and width of each layer's queries where they are codes.
+fn coded_queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
+    let is_coded = graph.caches.values().any(|cache| cache.dtype == DType::I8);
+    layers(graph).filter(move |_| is_coded).filter_map(|body| {
+        let (_, attend) = body.live().find(|(_, node)| matches!(node.op, Op::CacheAttend(_)))?;
+        let shape = &body.ty(attend.operands[0]).shape;
+        Some([shape.get(1)?.as_size()?, shape.get(2)?.as_size()?])
+    })
+}
+
+/// Queries of a token that two systems are expected to round apart.
+fn queries_apart(graph: &Graph) -> f64 {
+    coded_queries(graph).map(|[heads, width]| (heads * width) as f64 * CODE_APART).sum()
+}
+
+/// Weights of attention that two systems are expected to round apart, of a query and a key: off by
+/// 12 u of itself, a code is 1/255 of the greatest weight.
+fn weights_apart(graph: &Graph) -> f64 {
+    coded_queries(graph).map(|[heads, _]| heads as f64 * 255.0 * 12.0 * UNIT).sum()
+}
+
+/// Chance that two systems round a number to different codes: off by 4 u of the largest of those that
+/// share its scale, a code is 1/127 of that.
+const CODE_APART: f64 = 127.0 * 4.0 * UNIT;
+
+/// Chance that two systems store a value of a cache otherwise. In 16 bits it is off by 12 u of the root
+/// mean square of its row; a unit in the last place is twice what rounding is off by at most, and the
+/// power of two below a value is 0.56 of that root mean square on average.
+fn value_apart(dtype: DType) -> f64 {
+    match dtype {
+        DType::I8 => CODE_APART,
+        DType::F16 | DType::BF16 => 12.0 * UNIT / (0.56 * 2.0 * 3f64.sqrt() * stored_error(dtype)),
+        _ => 0.0,
+    }
 }
 
 /// What rotation multiplies a score by: 1, or cos² + sin² of tables that also scale.
@@ -374,14 +440,13 @@ fn rotary_factor(graph: &Graph) -> Result<f64> {
     Ok(factor)
 }
 
-/// Squared relative error of the logits, from those of one product's input and of one stored key or
-/// value, and the deviation of scores: block i of the residual stream is 1 / (i + 1) of what it is added to, and adds the error
-/// that it inherits, with its gain, that of the input of its second product, and in attention those
-/// of keys and values; the head adds one more.
-fn accumulated(layers: usize, scores: f64, start: f64, product: f64, stored: f64) -> f64 {
+/// Squared relative error of the logits, from those of one product's input and of what a cache adds to
+/// attention, and the deviation of scores: block i of the residual stream is 1 / (i + 1) of what it is
+/// added to, and adds the error that it inherits, with its gain, that of the input of its second
+/// product, and in attention that of the cache; the head adds one more.
+fn accumulated(layers: usize, scores: f64, start: f64, product: f64, cache: f64) -> f64 {
     let mut error = start;
-    let squared = scores.powi(2);
-    let attention = (1.0 + 2.0 * squared, (1.0 + squared) * stored);
+    let attention = (1.0 + 2.0 * scores.powi(2), cache);
     let blocks = [attention, (MLP_GAIN, 0.0)].into_iter().cycle();
     for (index, (gain, cache)) in blocks.take(2 * layers).enumerate() {
         let share = 1.0 / (index + 2) as f64;

@@ -1,13 +1,15 @@
 //! Faults put into the arithmetic of activations on purpose: the checks of `own_arithmetic` must see
 //! them, and this says which check sees which (the table in `docs/numerics.md`).
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use weir_ir::interpret::Rounding;
 use weir_ir::{DType, TensorType};
 use weir_tests::activations::{Bound, block, round_activations, same_rounding};
 use weir_tests::golden::read;
-use weir_tests::places::root;
+use weir_tests::places::{name, root};
 use weir_tests::systems::{Oracle, Setup, System};
 
 use crate::trial;
@@ -116,12 +118,33 @@ pub fn trials() -> Vec<Trial> {
         trial(format!("activations/{fixture}/faults"), move || faults_are_seen(fixture, faults))
     })
     .chain([trial("activations/cache/faults".to_owned(), caches_are_seen)])
+    .chain(["llama-genai-fp32", "mistral-layered-genai-fp32", "phi3-longrope-dynamo18-fp32"].map(
+        |fixture| {
+            let folder = root().join("tests/fixtures/onnx").join(fixture);
+            trial(format!("activations/cache/int8/{fixture}"), move || codes_stay_near(&folder))
+        },
+    ))
     .collect()
+}
+
+/// Attention over codes is as far from float32 as derived, in the interpreter alone.
+fn codes_stay_near(folder: &Path) -> Result<()> {
+    let setup = Setup { kv_dtype: Some(weir::KvTypeOption::Int8), ..Setup::exact(320) };
+    let mut oracle = Oracle::lower(folder, &setup)?;
+    let bound = Bound::of_caches(oracle.graph())?;
+    for case in read(folder)? {
+        let ours = oracle.logits(&case.prompt, &case.forced)?;
+        let what = format!("{} {}", name(folder), case.name);
+        let found = bound.check(&what, &ours.steps, &case.steps)?;
+        let parts = found.root_mean_square / found.reference;
+        println!("{what}: root mean square {parts:.5}, bound {:.5}", bound.relative);
+    }
+    Ok(())
 }
 
 /// A cache that is rounded otherwise than defined, or not, is seen by the check of the definition.
 fn caches_are_seen() -> Result<()> {
-    use weir::KvTypeOption::{Bf16, F16, F32};
+    use weir::KvTypeOption::{Bf16, F16, F32, Int8};
     for fixture in ["narrow-nbits-int4", "llama-genai-bf16"] {
         let folder = root().join("tests/fixtures/onnx").join(fixture);
         let oracle = |kv_dtype| -> Result<Oracle> {
@@ -131,11 +154,11 @@ fn caches_are_seen() -> Result<()> {
         let cases = read(&folder)?;
         let ids = cases.iter().map(|case| &case.prompt).max_by_key(|ids| ids.len());
         let ids = ids.context("no prompts")?;
-        for defined in [F16, Bf16] {
+        for defined in [F16, Bf16, Int8] {
             let Some(bound) = Bound::of(oracle(Some(defined))?.graph())? else {
                 bail!("nothing is rounded");
             };
-            for kv_dtype in [F32, F16, Bf16] {
+            for kv_dtype in [F32, F16, Bf16, Int8] {
                 let (mut ours, mut wanted) = (oracle(Some(kv_dtype))?, oracle(Some(defined))?);
                 let judged = bound.same_storing(&mut ours, &mut wanted, ids);
                 println!("{fixture}: {kv_dtype:?} for {defined:?}: {judged:?}");

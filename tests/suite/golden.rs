@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::Trial;
+use weir::KvTypeOption::{Bf16, F16, Int8};
 use weir_tests::activations::{Bound, PROMPTS, round_activations, same_rounding};
 use weir_tests::compare::{FLOAT, close, same_greedy};
 use weir_tests::golden::{Case, read};
@@ -117,6 +118,19 @@ fn own_arithmetic(folder: &Path) -> Result<()> {
     let mut binary = Binary::compile(folder, &setup)?;
     let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
     println!("{fixture}: with the cache's own rounding {stored}");
+    // Codes in the cache as well.
+    let coded = Setup { kv_dtype: Some(Int8), ..setup.clone() };
+    let mut binary = Binary::compile(folder, &coded)?;
+    let mut defined = Oracle::lower(folder, &coded)?.with_rounding(round_activations);
+    let bound = Bound::of(defined.graph())?.context("the cache is of codes")?;
+    let ours = binary.logits(&longest.prompt, &longest.forced)?;
+    let found = bound.check(&format!("{fixture} int8"), &ours.steps, &longest.steps)?;
+    let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
+    println!(
+        "{fixture}: with an int8 cache root mean square {:.4}, bound {:.4}; {stored}",
+        found.root_mean_square / found.reference,
+        bound.relative
+    );
     // Activations alone, which more prompts round alike.
     let setup = Setup { kv_dtype: Some(weir::KvTypeOption::F32), ..setup };
     let mut jit = Jit::compile(folder, &setup)?;
@@ -126,16 +140,17 @@ fn own_arithmetic(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A cache of 16 bits is all that moves products in float32 from the reference, as far as
+/// A cache of 16 or 8 bits is all that moves products in float32 from the reference, as far as
 /// `docs/numerics.md` derives; rows are rounded where the interpreter rounds them.
 fn short_cache(folder: &Path) -> Result<()> {
-    for kv_dtype in [weir::KvTypeOption::F16, weir::KvTypeOption::Bf16] {
+    for kv_dtype in [F16, Bf16, Int8] {
         let setup = Setup { kv_dtype: Some(kv_dtype), ..Setup::exact(CONTEXT) };
         let mut binary = Binary::compile(folder, &setup)?;
         let mut jit = Jit::compile(folder, &setup)?;
         let mut oracle = Oracle::lower(folder, &setup)?;
         let bound = Bound::of_caches(oracle.graph())?;
-        for case in read(folder)? {
+        let cases = read(folder)?;
+        for case in &cases {
             let ours = jit.logits(&case.prompt, &case.forced)?;
             let what = format!("{} {} {kv_dtype:?}", name(folder), case.name);
             let found = bound.check(&what, &ours.steps, &case.steps)?;
@@ -148,6 +163,9 @@ fn short_cache(folder: &Path) -> Result<()> {
                 if binary.logits(&case.prompt, &case.forced)? != ours {
                     bail!("{what}: JIT and binary differ");
                 }
+                if kv_dtype == Int8 {
+                    continue;
+                }
                 let defined = oracle.logits(&case.prompt, &case.forced)?;
                 let what = format!("{what} against the definition");
                 let rounded_apart = bound.between_systems(case.prompt.len());
@@ -155,6 +173,12 @@ fn short_cache(folder: &Path) -> Result<()> {
                 let rounded_apart = bound.between_systems(case.prompt.len() + case.forced.len());
                 rounded_apart.check(&what, &ours.steps, &defined.steps)?;
             }
+        }
+        if kv_dtype == Int8 {
+            let longest = cases.iter().max_by_key(|case| case.prompt.len());
+            let ids = &longest.context("no prompts")?.prompt;
+            let stored = bound.same_storing(&mut binary, &mut oracle, ids)?;
+            println!("{} {kv_dtype:?}: {stored}", name(folder));
         }
     }
     Ok(())

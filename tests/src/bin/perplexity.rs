@@ -1,10 +1,10 @@
-//! Perplexity of a model on the last documents of a text, a line per weight format:
-//! `cargo run -p weir-tests --bin perplexity -- MODEL TEXT f32 int8 int4 --calibrate`.
+//! Perplexity of a model on the last documents of a text, a line per weight format and number format
+//! of the cache: `cargo run -p weir-tests --bin perplexity -- MODEL TEXT f32 int8 int4 --calibrate`.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use weir_tests::perplexity::{documents, perplexity};
 use weir_tests::systems::Setup;
 
@@ -30,6 +30,12 @@ struct Arguments {
     /// Measure formats with codes a second time, calibrated with the documents in front of those
     #[arg(long)]
     calibrate: bool,
+    /// Number formats of the cache; what suits the products unless given
+    #[arg(long, value_enum, value_delimiter = ',')]
+    kv_dtype: Vec<weir::KvTypeOption>,
+    /// Arithmetic of the products; what suits the weights unless given
+    #[arg(long, value_enum)]
+    compute: Option<weir::ComputeOption>,
 }
 
 fn main() -> Result<()> {
@@ -40,13 +46,20 @@ fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let others = folder.path().join("text");
     std::fs::write(&others, documents.join("<|endoftext|>"))?;
+    let kv_dtypes: Vec<Option<weir::KvTypeOption>> = match &arguments.kv_dtype[..] {
+        [] => vec![None],
+        given => given.iter().copied().map(Some).collect(),
+    };
     let mut first = None;
-    for format in &arguments.formats {
+    for (format, kv_dtype) in
+        arguments.formats.iter().flat_map(|format| kv_dtypes.iter().map(move |kv| (format, *kv)))
+    {
         let has_codes = arguments.calibrate && format.contains("int");
         for calibrate in if has_codes { vec![None, Some(others.clone())] } else { vec![None] } {
             let how = if calibrate.is_some() { "calibrated" } else { "" };
             let setup = Setup {
-                compute: None,
+                compute: arguments.compute,
+                kv_dtype,
                 weights: Some(format.clone()),
                 calibrate,
                 ..Setup::exact(arguments.context)
@@ -56,7 +69,9 @@ fn main() -> Result<()> {
             let base = *first.get_or_insert(found.value);
             let more = 100.0 * (found.value / base - 1.0);
             let (value, tokens) = (found.value, found.tokens);
-            println!("{format:24} {how:10} {value:9.4} {more:+7.2} %  {tokens} tokens");
+            let cache = kv_dtype.and_then(|kv| Some(kv.to_possible_value()?.get_name().to_owned()));
+            let cache = cache.unwrap_or_default();
+            println!("{format:24} {cache:5} {how:10} {value:9.4} {more:+7.3} %  {tokens} tokens");
         }
     }
     Ok(())
