@@ -3,17 +3,21 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libtest_mimic::Trial;
+use weir_tests::activations::Bound;
 use weir_tests::compare::{FLOAT, close};
 use weir_tests::golden::read;
 use weir_tests::places::root;
-use weir_tests::systems::{Jit, Oracle, Setup, System};
+use weir_tests::systems::{Binary, Jit, Oracle, Setup, System};
 
 use crate::trial;
 
 /// Orders of sums may differ between policies, nothing else.
 const SAME: f32 = 1e-5;
+
+/// Tokens of a prompt to an int8 cache: two tiles, of which the second is short.
+const CODED_TOKENS: usize = 100;
 
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures/onnx").join(name)
@@ -33,6 +37,16 @@ pub fn trials() -> Vec<Trial> {
         ("mistral-layered-genai-fp32", "stream,rows=32,sinks=8"),
     ] {
         trials.push(trial(format!("policies/bounded/{name}/{kv}"), move || bounded(name, kv)));
+    }
+    for kv in [
+        "full",
+        "snapstream,rows=100",
+        "snapstream,rows=160,sinks=5,recent=70,window=8,mode=static",
+        "snapstream,rows=81,sinks=3,recent=30,window=8",
+        "snapstream,rows=81,sinks=3,recent=30,window=8,mode=static",
+        "stream,rows=80,sinks=4",
+    ] {
+        trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));
     }
     trials
 }
@@ -66,5 +80,20 @@ fn bounded(name: &str, kv: &str) -> Result<()> {
         close(&format!("{} prompt", case.name), &ours.prefill, &oracle.prefill, FLOAT)?;
         close(&format!("{} steps", case.name), &ours.steps, &oracle.steps, FLOAT)?;
     }
+    Ok(())
+}
+
+/// Tiles of an int8 cache are those of the definition, wherever a policy puts rows.
+fn codes(kv: &str) -> Result<()> {
+    let folder = fixture("narrow-nbits-int4");
+    let setup =
+        Setup { kv: kv.to_owned(), kv_dtype: Some(weir::KvTypeOption::Int8), ..Setup::exact(320) };
+    let cases = read(&folder)?;
+    let longest = cases.iter().max_by_key(|case| case.prompt.len()).context("no prompts")?;
+    let mut binary = Binary::compile(&folder, &setup)?;
+    let mut oracle = Oracle::lower(&folder, &setup)?;
+    let bound = Bound::of_caches(oracle.graph())?;
+    let agree = bound.same_attending(&mut binary, &mut oracle, &longest.prompt, CODED_TOKENS)?;
+    println!("{kv}: {agree}");
     Ok(())
 }
