@@ -176,7 +176,8 @@ fn work_facts(work: ModelWork) -> WorkFacts {
         cached_row_bytes: kernel.cached_row_bytes,
         integer_operations: kernel.integer_operations,
         float_operations: kernel.float_operations,
-        cached_row_operations: kernel.cached_row_operations,
+        attended_integer_operations: kernel.attended_integer_operations,
+        attended_float_operations: kernel.attended_float_operations,
     };
     let segment = |segment: SegmentWork| SegmentFacts {
         name: segment.name,

@@ -9,6 +9,7 @@ use weir_ir::verify::Verified;
 
 use crate::error::CodegenError;
 use crate::generate::{Options, Plans};
+use crate::kernels::attention::CacheType;
 use crate::kernels::matmul::Compute;
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
@@ -49,8 +50,10 @@ pub struct KernelWork {
     pub integer_operations: u64,
     /// Operations on floats, per row.
     pub float_operations: u64,
+    /// Operations on integers, per row and cache row that it attends to.
+    pub attended_integer_operations: u64,
     /// Operations on floats, per row and cache row that it attends to.
-    pub cached_row_operations: u64,
+    pub attended_float_operations: u64,
 }
 
 /// Counts the work of a model without generating code.
@@ -112,9 +115,12 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
         Kernel::Append { angles: None, .. } => named("append"),
         Kernel::Attend { spec, .. } => {
             let widths = (spec.cache.key_width + spec.cache.value_width) as u64;
+            let operations = 2 * spec.score.heads as u64 * widths;
+            let is_integer = spec.cache.number == CacheType::Int8;
             KernelWork {
                 cached_row_bytes: spec.cache.row_bytes() as u64,
-                cached_row_operations: 2 * spec.score.heads as u64 * widths,
+                attended_integer_operations: if is_integer { operations } else { 0 },
+                attended_float_operations: if is_integer { 0 } else { operations },
                 ..named("attend")
             }
         }

@@ -79,8 +79,10 @@ pub struct KernelFacts {
     pub integer_operations: u64,
     /// Operations on floats per row.
     pub float_operations: u64,
-    /// Operations on floats per row and cache row that it attends to.
-    pub cached_row_operations: u64,
+    /// Operations on integers, per row and cache row that it attends to.
+    pub attended_integer_operations: u64,
+    /// Operations on floats, per row and cache row that it attends to.
+    pub attended_float_operations: u64,
 }
 
 /// Weights of one part of a model that have one format.

@@ -61,9 +61,10 @@ impl Load {
             bytes: self.calls * kernel.call_bytes
                 + self.rows * kernel.row_bytes
                 + self.cached * kernel.cached_row_bytes,
-            integer_operations: self.rows * kernel.integer_operations,
+            integer_operations: self.rows * kernel.integer_operations
+                + self.attended * kernel.attended_integer_operations,
             float_operations: self.rows * kernel.float_operations
-                + self.attended * kernel.cached_row_operations,
+                + self.attended * kernel.attended_float_operations,
         }
     }
 
@@ -270,11 +271,12 @@ mod tests {
             cached_row_bytes: 3,
             integer_operations: 7,
             float_operations: 5,
-            cached_row_operations: 2,
+            attended_integer_operations: 4,
+            attended_float_operations: 2,
         };
         let load = Load { calls: 2, rows: 3, attended: 17, cached: 14 };
         let expected =
-            Work { bytes: 200 + 30 + 42, integer_operations: 21, float_operations: 15 + 34 };
+            Work { bytes: 200 + 30 + 42, integer_operations: 21 + 68, float_operations: 15 + 34 };
         assert_eq!(load.work(&kernel), expected);
     }
 }

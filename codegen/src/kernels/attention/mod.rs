@@ -36,7 +36,7 @@ use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContex
 pub use self::cache::{CacheShape, CacheType};
 pub(super) use self::cache::{KeyAside, plane_rows};
 use self::scratch::Scratch;
-use self::vector::Width;
+use self::vector::{Dots, Width};
 use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
@@ -106,11 +106,8 @@ impl AttendSpec {
     /// The width of the assembled version for a level, with its scratch; nothing where the portable
     /// version serves.
     fn wide(&self, level: IsaLevel) -> Option<(Width, Scratch)> {
-        if self.cache.number == CacheType::Int8 {
-            return None;
-        }
         let width = Width::of(level)?;
-        Some((width, Scratch::of(self, width)?))
+        Some((width, Scratch::of(self, width, Dots::of(level))?))
     }
 
     /// Chunks of a row that reads at most this many cache rows.
@@ -126,8 +123,10 @@ impl AttendSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
+        let is_rounded = self.cache.number == CacheType::Int8;
         let version = match self.wide(level) {
             None => "portable",
+            Some((Width::Eight, _)) if is_rounded && level == IsaLevel::AvxVnni => "avxvnni",
             Some((Width::Eight, _)) => "avx2",
             Some((Width::Sixteen, _)) => "avx512",
         };
@@ -161,7 +160,10 @@ pub fn emit_attend(
     }
     let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
     match spec.wide(level) {
-        Some((width, scratch)) => wide::define(assembly, id, spec, width, &scratch)?,
+        Some((width, scratch)) => {
+            let dots = Dots::of(level);
+            wide::define(assembly, id, spec, (width, dots), &scratch)?;
+        }
         None => portable::define(assembly, id, spec)?,
     }
     Ok(id)

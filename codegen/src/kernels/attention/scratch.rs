@@ -3,8 +3,8 @@
 use weir_abi::KEY_TILE;
 
 use super::AttendSpec;
-use super::tile::COLUMNS;
-use super::vector::Width;
+use super::cache::{CacheType, QUAD};
+use super::vector::{Dots, Width};
 
 /// Bytes of a row of scores.
 pub(super) const SCORE_ROW: usize = KEY_TILE * 4;
@@ -26,8 +26,13 @@ pub(super) struct Scratch {
     pub(super) rows: usize,
     /// Bytes from the sums of one query to the next.
     pub(super) sum_row: usize,
+    /// Bytes from the codes of one query to the next, and to where its sums begin.
+    pub(super) code_row: usize,
+    pub(super) begin: usize,
     /// Queries, dense.
     pub(super) queries: usize,
+    /// Over an int8 cache: queries as codes.
+    pub(super) query_codes: usize,
     /// Scores, then weights, of all queries for a tile of keys.
     pub(super) scores: usize,
     /// Per row: first key of the tile that it reads, key behind the last, 32 bits each.
@@ -38,6 +43,10 @@ pub(super) struct Scratch {
     pub(super) tile_totals: usize,
     /// Per query: what earlier sums are multiplied by.
     pub(super) factors: usize,
+    /// Per query, over an int8 cache: what the sums of codes are multiplied by.
+    pub(super) steps: usize,
+    /// The same: factor of the scores.
+    pub(super) query_factors: usize,
     /// Per query: 1.
     pub(super) ones: usize,
     /// Per query: largest score of the chunk.
@@ -60,19 +69,28 @@ impl Scratch {
     /// The scratch of a specification: of all query heads of a key/value head together, of as large
     /// a part of them as there is room for, or of fewer rows; nothing if one row of one head is too
     /// large.
-    pub(super) fn of(spec: &AttendSpec, width: Width) -> Option<Scratch> {
+    pub(super) fn of(spec: &AttendSpec, width: Width, dots: Dots) -> Option<Scratch> {
         let group = spec.group();
         let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
         let sizes = parts.map(|heads| (heads, (QUERIES / heads).clamp(1, MOST_ROWS)));
         let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
-        sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, width, heads, rows))
+        sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, (width, dots), heads, rows))
     }
 
-    fn sized(spec: &AttendSpec, width: Width, heads: usize, rows: usize) -> Option<Scratch> {
+    fn sized(
+        spec: &AttendSpec,
+        (width, dots): (Width, Dots),
+        heads: usize,
+        rows: usize,
+    ) -> Option<Scratch> {
         let queries = (rows * heads).next_multiple_of(16);
         let lanes = width.lanes();
         let sum_row = spec.cache.value_width.next_multiple_of(lanes) * 4;
-        debug_assert!(KEY_TILE.is_multiple_of(COLUMNS * lanes));
+        let is_rounded = spec.cache.number == CacheType::Int8;
+        // Codes are written by 32 bytes at most; where a query's sums begin lies behind them.
+        let quads = spec.cache.key_width.div_ceil(QUAD);
+        let codes = (quads * dots.quad_bytes()).next_multiple_of(32);
+        let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
@@ -83,12 +101,17 @@ impl Scratch {
             heads,
             rows,
             sum_row,
+            code_row: codes + 32,
+            begin: codes,
             queries: part(queries * spec.cache.key_width * 4),
+            query_codes: part(of_rounded(queries * (codes + 32))),
             scores: part(queries * SCORE_ROW),
             bounds: part(rows * 8),
             tile_maxima: part(queries * 4),
             tile_totals: part(queries * 4),
             factors: part(queries * 4),
+            steps: part(of_rounded(queries * 4)),
+            query_factors: part(of_rounded(queries * 4)),
             ones: part(queries * 4),
             maxima: part(queries * 4),
             totals: part(queries * 4),

@@ -76,6 +76,34 @@ impl Width {
     }
 }
 
+/// How products of codes are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dots {
+    /// Two products of words at a time: a quad of codes takes two words of pairs, the codes 0 and 2
+    /// first (AVX2).
+    Pairs,
+    /// Four products of bytes at a time (VNNI).
+    Quads,
+}
+
+impl Dots {
+    /// That of a level.
+    pub(super) fn of(level: IsaLevel) -> Dots {
+        match level {
+            IsaLevel::Portable | IsaLevel::Avx2 => Dots::Pairs,
+            IsaLevel::AvxVnni | IsaLevel::Avx512 | IsaLevel::Amx => Dots::Quads,
+        }
+    }
+
+    /// Bytes of four codes on the left side of a product.
+    pub(super) fn quad_bytes(self) -> usize {
+        match self {
+            Dots::Pairs => 8,
+            Dots::Quads => 4,
+        }
+    }
+}
+
 /// Writes instructions of one width.
 pub(super) struct Vectors<'a> {
     pub(super) code: &'a mut CodeAssembler,
@@ -127,6 +155,175 @@ impl Vectors<'_> {
         and = vandps;
         /// The bits that either has.
         or = vorps;
+    }
+
+    words! {
+        /// a + b in 32-bit integers.
+        add_ints = vpaddd;
+        /// The larger of a and b as integers without sign: of floats that have none the larger, or
+        /// what is no number.
+        largest_bits = vpmaxud;
+        /// Products of words, neighbours added.
+        multiply_words = vpmaddwd;
+    }
+
+    /// Whole numbers become floats.
+    pub(super) fn to_floats(&mut self, to: usize, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vcvtdq2ps(YMM[to], YMM[from]),
+            Width::Sixteen => self.code.vcvtdq2ps(ZMM[to], ZMM[from]),
+        }
+    }
+
+    /// Floats become the nearest whole numbers, halves to even.
+    pub(super) fn to_ints(&mut self, to: usize, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vcvtps2dq(YMM[to], YMM[from]),
+            Width::Sixteen => self.code.vcvtps2dq(ZMM[to], ZMM[from]),
+        }
+    }
+
+    /// to + the four products of bytes of each lane, those of `plain` without sign.
+    pub(super) fn add_dots(&mut self, to: usize, plain: usize, signed: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vpdpbusd(YMM[to], YMM[plain], YMM[signed]),
+            Width::Sixteen => self.code.vpdpbusd(ZMM[to], ZMM[plain], ZMM[signed]),
+        }
+    }
+
+    /// Bytes become words (AVX2): bytes 0 and 2 of each lane in place, 1 and 3 in `odd`; with their
+    /// sign unless they are `plain`.
+    pub(super) fn words(&mut self, x: usize, odd: usize, plain: bool) -> Emitted {
+        let (x, odd) = (YMM[x], YMM[odd]);
+        if plain {
+            self.code.vpsrlw(odd, x, 8)?;
+            self.code.vpsllw(x, x, 8)?;
+            return self.code.vpsrlw(x, x, 8);
+        }
+        self.code.vpsraw(odd, x, 8)?;
+        self.code.vpsllw(x, x, 8)?;
+        self.code.vpsraw(x, x, 8)
+    }
+
+    /// An instruction on the first lanes.
+    pub(super) fn first(
+        &mut self,
+        emit: impl FnOnce(&mut CodeAssembler, &[AsmRegisterXmm; 16]) -> Emitted,
+    ) -> Emitted {
+        emit(self.code, &XMM)
+    }
+
+    /// The first lane in all lanes.
+    pub(super) fn spread_first(&mut self, to: usize, from: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vbroadcastss(YMM[to], XMM[from]),
+            Width::Sixteen => self.code.vbroadcastss(ZMM[to], XMM[from]),
+        }
+    }
+
+    /// x · scales where x is not zero; zero elsewhere, whatever the scale.
+    pub(super) fn mul_unless_zero(
+        &mut self,
+        x: usize,
+        scales: AsmMemoryOperand,
+        zero: usize,
+        scratch: usize,
+    ) -> Emitted {
+        // Not equal, or no number.
+        const DIFFERS: i32 = 4;
+        match self.width {
+            Width::Eight => {
+                self.code.vcmpps(YMM[scratch], YMM[x], YMM[zero], DIFFERS)?;
+                self.code.vmulps(YMM[x], YMM[x], ymmword_ptr(scales))?;
+                self.code.vandps(YMM[x], YMM[x], YMM[scratch])
+            }
+            Width::Sixteen => {
+                self.code.vcmpps(k1, ZMM[x], ZMM[zero], DIFFERS)?;
+                self.code.vmulps(ZMM[x].k1().z(), ZMM[x], zmmword_ptr(scales))
+            }
+        }
+    }
+
+    /// to becomes the larger of both in four lanes, as [`largest_bits`](Self::largest_bits).
+    pub(super) fn largest_bits_of_four(&mut self, to: usize, other: usize) -> Emitted {
+        self.code.vpmaxud(XMM[to], XMM[to], XMM[other])
+    }
+
+    /// to becomes the sum of both in four lanes of integers.
+    pub(super) fn sum_of_four(&mut self, to: usize, other: usize) -> Emitted {
+        self.code.vpaddd(XMM[to], XMM[to], XMM[other])
+    }
+
+    /// Folds a register to its first lane by an operation on four lanes whose order does not matter.
+    pub(super) fn fold_bits(
+        &mut self,
+        x: usize,
+        scratch: usize,
+        fold: fn(&mut Self, usize, usize) -> Emitted,
+    ) -> Emitted {
+        if self.width == Width::Sixteen {
+            for part in [1, 2, 3] {
+                self.code.vextracti32x4(XMM[scratch + part - 1], ZMM[x], part as i32)?;
+            }
+            for part in 0..3 {
+                fold(self, x, scratch + part)?;
+            }
+        } else {
+            self.code.vextracti128(XMM[scratch], YMM[x], 1)?;
+            fold(self, x, scratch)?;
+        }
+        for order in [0b01_00_11_10, 0b10_11_00_01] {
+            self.code.vpshufd(XMM[scratch], XMM[x], order)?;
+            fold(self, x, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Registers of codes that are packed together.
+    pub(super) fn packed(&self, dots: Dots) -> usize {
+        match (self.width, dots) {
+            (Width::Sixteen, _) => 1,
+            (Width::Eight, Dots::Quads) => 4,
+            (Width::Eight, Dots::Pairs) => 2,
+        }
+    }
+
+    /// Stores as many registers of codes as are [`packed`](Self::packed) together, from `first` on, as
+    /// quads for products. Destroys them, and `scratch` on AVX2. `order` leads to the numbers of the
+    /// words of four registers whose halves were packed side by side.
+    pub(super) fn pack(
+        &mut self,
+        dots: Dots,
+        is_signed: bool,
+        [first, scratch]: [usize; 2],
+        to: AsmMemoryOperand,
+        order: AsmMemoryOperand,
+    ) -> Emitted {
+        let code = &mut *self.code;
+        if self.width == Width::Sixteen {
+            return code.vpmovdb(xmmword_ptr(to), ZMM[first]);
+        }
+        let x = &YMM[first..];
+        code.vpackssdw(x[0], x[0], x[1])?;
+        match dots {
+            Dots::Pairs => {
+                // Words 0 and 2 of each quad, then 1 and 3; halves of both registers in order.
+                code.vpshuflw(x[0], x[0], 0b11_01_10_00)?;
+                code.vpshufhw(x[0], x[0], 0b11_01_10_00)?;
+                code.vpermq(x[0], x[0], 0b11_01_10_00)?;
+            }
+            Dots::Quads => {
+                code.vpackssdw(x[2], x[2], x[3])?;
+                if is_signed {
+                    code.vpacksswb(x[0], x[0], x[2])?;
+                } else {
+                    code.vpackuswb(x[0], x[0], x[2])?;
+                }
+                code.vmovdqu(YMM[scratch], ymmword_ptr(order))?;
+                code.vpermd(x[0], YMM[scratch], x[0])?;
+            }
+        }
+        code.vmovdqu(ymmword_ptr(to), x[0])
     }
 
     /// Bytes of a register.

@@ -28,20 +28,21 @@
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
 
 mod ahead;
+mod ends;
 mod split;
 
 use std::mem::offset_of;
 
-use weir_abi::{CacheRange, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
+use weir_abi::{CacheRange, KEY_BLOCK, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
+use super::cache::CacheType;
 use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
-use super::vector::{Emitted, Vectors, Width};
-use super::{AttendSpec, Finished, RangeOfRow, layer_field, plane_rows, range_of_row};
+use super::vector::{Dots, Emitted, Vectors, Width};
+use super::{AttendSpec, RangeOfRow, layer_field, plane_rows, range_of_row};
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, signature,
+    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, signature,
 };
-use crate::kernels::rows::copy_floats;
 
 use self::ahead::{Ahead, Next};
 pub(super) use self::split::bytes as shared_bytes;
@@ -53,16 +54,19 @@ const SPAN: i64 = size_of::<RowSpans>() as i64;
 
 /// The assembled steps.
 struct Steps {
+    /// Rounds queries, where the cache holds codes.
+    round: Option<FuncId>,
     scores: FuncId,
     weigh: FuncId,
     values: FuncId,
+    combine: FuncId,
 }
 
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
     spec: &AttendSpec,
-    width: Width,
+    (width, dots): (Width, Dots),
     scratch: &Scratch,
 ) -> Result<(), EmitError> {
     let tile = Tile {
@@ -72,6 +76,7 @@ pub(super) fn define(
         value_width: spec.cache.value_width,
         scale: spec.score.scale,
         softcap: spec.score.softcap,
+        dots,
         number: spec.cache.number,
     };
     let name = assembly.name(id).to_owned();
@@ -81,10 +86,23 @@ pub(super) fn define(
         assembly.assemble(id, |code| emit(&mut Vectors { code, width }, &tile))?;
         Ok::<FuncId, EmitError>(id)
     };
-    let steps = Steps {
-        scores: step("scores", 6, tile::scores)?,
-        weigh: step("weigh", 2, tile::weigh)?,
-        values: step("values", 7, tile::values)?,
+    let weigh = step("weigh", 3, tile::weigh)?;
+    let combine = step("combine", 2, tile::combine)?;
+    let steps = match spec.cache.number {
+        CacheType::Int8 => Steps {
+            round: Some(step("round", 2, tile::integer::round_queries)?),
+            scores: step("scores", 6, tile::integer::scores)?,
+            weigh,
+            combine,
+            values: step("values", 7, tile::integer::values)?,
+        },
+        _ => Steps {
+            round: None,
+            scores: step("scores", 6, tile::float::scores)?,
+            weigh,
+            combine,
+            values: step("values", 7, tile::float::values)?,
+        },
     };
     assembly.define(id, |b| {
         let [context, query, sinks, output, partials, thread, threads] = b.params();
@@ -157,6 +175,8 @@ struct Walk {
     values: Value,
     /// Row behind the last one.
     end: Value,
+    /// What all rows read: from the latest first key to the earliest end.
+    common: [Value; 2],
     ahead: Ahead,
 }
 
@@ -254,7 +274,7 @@ impl Unit<'_> {
                         self.prepare(b, &rows, operands);
                         self.each_chunk(b, &rows, |b, walk, chunk| {
                             self.chunk(b, &rows, walk, chunk);
-                            self.combine(b, &rows, walk, chunk);
+                            self.combine(b, &rows);
                         });
                         self.finish(b, &rows, operands);
                     });
@@ -293,70 +313,6 @@ impl Unit<'_> {
         b.ins().bor(differs, full)
     }
 
-    /// Copies the queries and begins their sums.
-    fn prepare(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
-        let spec = self.spec;
-        let group = self.heads();
-        let head = b.mul_const(rows.part, group);
-        let key_bytes = spec.cache.key_width as i64 * 4;
-        let queries = self.at(b, self.scratch.queries);
-        let zero = b.int(0);
-        let count = self.count(b, rows);
-        let floats = b.mul_const(count, self.scratch.sum_row as i64 / 4);
-        self.fill(b, self.scratch.all_sums, floats, 0.0);
-        b.for_range(zero, rows.count, 1, |b, row| {
-            let before = b.mul_const(row, group);
-            let row = b.add(rows.start, row);
-            let from = b.element(operands.query, row, spec.query.0 as i64 * 4);
-            let from = b.element(from, head, spec.query.1 as i64 * 4);
-            let to = b.element(queries, before, key_bytes);
-            let state = b.element(self.memory, before, 4);
-            b.for_count(group, 1, |b, index| {
-                let from = b.element(from, index, spec.query.1 as i64 * 4);
-                let to = b.element(to, index, key_bytes);
-                copy_floats(b, from, to, spec.cache.key_width);
-                let (maximum, total) = if spec.sinks {
-                    let sink = b.add(head, index);
-                    let sink = b.element(operands.sinks, sink, 4);
-                    (b.load(FLOAT, sink, 0), b.float(1.0))
-                } else {
-                    (b.float(f32::MIN), b.float(0.0))
-                };
-                let state = b.element(state, index, 4);
-                b.store(maximum, state, self.scratch.all_maxima as i32);
-                b.store(total, state, self.scratch.all_totals as i32);
-            });
-        });
-    }
-
-    /// Writes the results of all rows.
-    fn finish(&self, b: &mut Body<'_>, rows: &RowsOfTile, operands: &Operands) {
-        let spec = self.spec;
-        let group = self.heads();
-        let head = b.mul_const(rows.part, group);
-        let key_bytes = spec.cache.key_width as i64 * 4;
-        let queries = self.at(b, self.scratch.queries);
-        let zero = b.int(0);
-        b.for_range(zero, rows.count, 1, |b, row| {
-            let before = b.mul_const(row, group);
-            let row = b.add(rows.start, row);
-            let state = b.element(self.memory, before, 4);
-            let queries = b.element(queries, before, key_bytes);
-            let sums = self.at(b, self.scratch.all_sums);
-            let finished = Finished {
-                heads: self.scratch.heads,
-                queries: (queries, key_bytes as usize),
-                sums: (b.element(sums, before, self.scratch.sum_row as i64), self.scratch.sum_row),
-                maxima: b.add_const(state, self.scratch.all_maxima as i64),
-                totals: b.add_const(state, self.scratch.all_totals as i64),
-            };
-            let output = b.element(operands.output, row, spec.output_row as i64 * 4);
-            let output = b.element(output, head, spec.cache.value_width as i64 * 4);
-            finished.write(b, spec, output);
-            finished.observe(b, spec, self.context, self.layer, row, head);
-        });
-    }
-
     /// First key of a row's range and the one behind its last.
     fn bounds(&self, b: &mut Body<'_>, rows: &RowsOfTile, row: Value, range: Value) -> [Value; 2] {
         let row = b.add(rows.start, row);
@@ -379,9 +335,15 @@ impl Unit<'_> {
             let slot = range_of_row(b, span, range).slot;
             let kv_head = self.kv_head(b, rows.part);
             let most = b.int(i64::MAX);
-            let ends = b.fold_range(zero, rows.count, 1, &[most, zero], |b, row, ends| {
+            let begin = [most, zero, zero, most];
+            let ends = b.fold_range(zero, rows.count, 1, &begin, |b, row, ends| {
                 let [first, end] = self.bounds(b, rows, row, range);
-                vec![b.min(ends[0], first), b.max(ends[1], end)]
+                vec![
+                    b.min(ends[0], first),
+                    b.max(ends[1], end),
+                    b.max(ends[2], first),
+                    b.min(ends[3], end),
+                ]
             });
             let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
             let first_tile = b.ins().band_imm_s(ends[0], -TILE);
@@ -390,6 +352,7 @@ impl Unit<'_> {
                 keys: plane_rows(b, self.layer, false, slot, kv_head),
                 values: plane_rows(b, self.layer, true, slot, kv_head),
                 end: ends[1],
+                common: [ends[2], ends[3]],
                 ahead: Ahead::of(b, self, rows.next, range, [first_tile, ends[1]]),
             };
             b.for_range(first_chunk, ends[1], CHUNK, |b, start| {
@@ -412,80 +375,74 @@ impl Unit<'_> {
         b.for_range(chunk.begin, chunk.end, TILE, |b, place| self.tile(b, rows, walk, place));
     }
 
-    /// The sums of a chunk go into those of all rows that read a key of it.
-    fn combine(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, chunk: &Chunk) {
-        let zero = b.int(0);
-        b.for_range(zero, rows.count, 1, |b, row| {
-            let [first, last] = self.bounds(b, rows, row, walk.range);
-            let first = b.max(first, chunk.begin);
-            let last = b.min(last, chunk.end);
-            let any = b.compare(IntCC::SignedLessThan, first, last);
-            b.if_then(any, |b| self.combine_row(b, row));
-        });
+    /// The sums of a chunk go into those of all rows.
+    fn combine(&self, b: &mut Body<'_>, rows: &RowsOfTile) {
+        let count = self.count(b, rows);
+        b.call(self.steps.combine, &[self.memory, count]);
     }
 
-    /// The sums of a chunk go into those of a row's queries.
-    fn combine_row(&self, b: &mut Body<'_>, row: Value) {
-        let group = self.heads();
-        let first = b.mul_const(row, group);
-        b.for_count(group, 1, |b, index| {
-            let query = b.add(first, index);
-            let state = b.element(self.memory, query, 4);
-            let load = |b: &mut Body<'_>, offset: usize| b.load(FLOAT, state, offset as i32);
-            let [before, chunk] =
-                [self.scratch.all_maxima, self.scratch.maxima].map(|at| load(b, at));
-            let maximum = b.fmax(before, chunk);
-            b.store(maximum, state, self.scratch.all_maxima as i32);
-            let [before, chunk] = [before, chunk].map(|old| {
-                let change = b.fsub(old, maximum);
-                b.exp(change)
-            });
-            let [totals, total] =
-                [self.scratch.all_totals, self.scratch.totals].map(|at| load(b, at));
-            let total = b.fmul(total, chunk);
-            let total = b.fma(totals, before, total);
-            b.store(total, state, self.scratch.all_totals as i32);
-            let sums = b.element(self.memory, query, self.scratch.sum_row as i64);
-            let [before, chunk] = [before, chunk].map(|factor| b.splat(factor));
-            b.for_count(self.scratch.sum_row as i64 / 4, 4, |b, column| {
-                let at = b.element(sums, column, 4);
-                let all = b.load(LANES, at, self.scratch.all_sums as i32);
-                let sum = b.load(LANES, at, self.scratch.sums as i32);
-                let sum = b.fmul(sum, chunk);
-                let sum = b.fma(all, before, sum);
-                b.store(sum, at, self.scratch.all_sums as i32);
-            });
-        });
+    /// What rows read of the tile at `place` goes to the scratch; the latest first key, the earliest
+    /// end and the last end of them.
+    fn tile_bounds(
+        &self,
+        b: &mut Body<'_>,
+        rows: &RowsOfTile,
+        walk: &Walk,
+        place: Value,
+    ) -> Vec<Value> {
+        let zero = b.int(0);
+        let whole = b.int(TILE);
+        let behind = b.add_const(place, TILE);
+        let begins = b.compare(IntCC::SignedGreaterThanOrEqual, place, walk.common[0]);
+        let goes_on = b.compare(IntCC::SignedLessThanOrEqual, behind, walk.common[1]);
+        let is_inside = b.ins().band(begins, goes_on);
+        b.if_else(
+            is_inside,
+            |b| {
+                b.for_range(zero, rows.count, 1, |b, row| {
+                    let bounds = b.element(self.memory, row, 8);
+                    // Both 32-bit numbers at once.
+                    let all = b.int(TILE << 32);
+                    b.store(all, bounds, self.scratch.bounds as i32);
+                });
+                vec![zero, whole, whole]
+            },
+            |b| {
+                b.fold_range(zero, rows.count, 1, &[zero, whole, zero], |b, row, all| {
+                    let [first, last] = self.bounds(b, rows, row, walk.range).map(|bound| {
+                        let bound = b.sub(bound, place);
+                        let bound = b.max(bound, zero);
+                        b.min(bound, whole)
+                    });
+                    // A row without keys here reads from 0 to 0.
+                    let any = b.compare(IntCC::SignedLessThan, first, last);
+                    let first = b.select(any, first, zero);
+                    let last = b.select(any, last, zero);
+                    let bounds = b.element(self.memory, row, 8);
+                    for (at, bound) in [(0, first), (4, last)] {
+                        let bound = b.ins().ireduce(crate::emit::INT, bound);
+                        b.store(bound, bounds, (self.scratch.bounds + at) as i32);
+                    }
+                    vec![b.max(all[0], first), b.min(all[1], last), b.max(all[2], last)]
+                })
+            },
+        )
     }
 
     /// The tile of cache rows that begins at `place`.
     fn tile(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, place: Value) {
         let zero = b.int(0);
-        let whole = b.int(TILE);
-        let all = b.fold_range(zero, rows.count, 1, &[zero, whole, zero], |b, row, all| {
-            let [first, last] = self.bounds(b, rows, row, walk.range).map(|bound| {
-                let bound = b.sub(bound, place);
-                let bound = b.max(bound, zero);
-                b.min(bound, whole)
-            });
-            // A row without keys here reads from 0 to 0.
-            let any = b.compare(IntCC::SignedLessThan, first, last);
-            let first = b.select(any, first, zero);
-            let last = b.select(any, last, zero);
-            let bounds = b.element(self.memory, row, 8);
-            for (at, bound) in [(0, first), (4, last)] {
-                let bound = b.ins().ireduce(crate::emit::INT, bound);
-                b.store(bound, bounds, (self.scratch.bounds + at) as i32);
-            }
-            vec![b.max(all[0], first), b.min(all[1], last), b.max(all[2], last)]
-        });
+        let all = self.tile_bounds(b, rows, walk, place);
         let [latest_first, least_last, last] = [all[0], all[1], all[2]];
         let any = b.compare(IntCC::SignedLessThan, zero, last);
         b.if_then(any, |b| {
             let ahead = walk.ahead.place(b, self, walk, place);
             let keys = b.element(walk.keys, place, self.spec.cache.key_bytes() as i64);
-            self.score(b, rows, [keys, ahead.keys], last);
             let values = b.element(walk.values, place, self.spec.cache.value_bytes() as i64);
+            self.score(b, rows, [keys, ahead.keys, values], last);
+            if self.steps.round.is_some() {
+                return self.rounded_values(b, rows, [values, ahead.values], last);
+            }
             let values = TileValues { values, ahead: b.sub(ahead.values, values) };
             // All rows read the same keys, or each block of rows is looked at by itself.
             let spread = b.sub(last, least_last);
@@ -506,12 +463,39 @@ impl Unit<'_> {
     }
 
     /// Scores of all queries with the first `last` keys of a tile, made weights.
-    fn score(&self, b: &mut Body<'_>, rows: &RowsOfTile, [keys, ahead]: [Value; 2], last: Value) {
-        let [queries, scores] =
-            [self.scratch.queries, self.scratch.scores].map(|at| self.at(b, at));
+    fn score(
+        &self,
+        b: &mut Body<'_>,
+        rows: &RowsOfTile,
+        [keys, ahead, values]: [Value; 3],
+        last: Value,
+    ) {
+        let queries = match self.steps.round {
+            Some(_) => self.scratch.query_codes,
+            None => self.scratch.queries,
+        };
+        let [queries, scores] = [queries, self.scratch.scores].map(|at| self.at(b, at));
         let count = self.count(b, rows);
         b.call(self.steps.scores, &[queries, keys, scores, last, count, ahead]);
-        b.call(self.steps.weigh, &[self.memory, rows.count]);
+        b.call(self.steps.weigh, &[self.memory, rows.count, values]);
+    }
+
+    /// Adds the values of the first `last` keys of a tile, whose weights are codes, to the sums of all
+    /// rows: those that a row does not read have code 0.
+    fn rounded_values(
+        &self,
+        b: &mut Body<'_>,
+        rows: &RowsOfTile,
+        [values, ahead]: [Value; 2],
+        last: Value,
+    ) {
+        let count = self.count(b, rows);
+        let [codes, sums, factors] =
+            [self.scratch.scores, self.scratch.sums, self.scratch.factors].map(|at| self.at(b, at));
+        let blocks = b.add_const(last, KEY_BLOCK as i64 - 1);
+        let bits = i64::from(KEY_BLOCK.trailing_zeros());
+        let blocks = b.ins().ushr_imm_u(blocks, bits);
+        b.call(self.steps.values, &[codes, values, sums, factors, count, blocks, ahead]);
     }
 
     /// Adds the values of keys `first .. last` of a tile to the sums of rows `row .. end`, times

@@ -1,6 +1,6 @@
 //! Attention of the assembled levels in the instruction interpreter, whether this machine has them or
 //! not: the whole kernel, frame and steps, with nothing around any of its memory. Every case keeps the
-//! bound, and both levels give the same bits, those of this machine where it runs the level.
+//! bound, and all levels give the same bits, those of this machine where it runs the level.
 
 use std::mem::{offset_of, size_of};
 
@@ -13,14 +13,12 @@ use super::*;
 use crate::image::CodeImage;
 use crate::kernels::attention::{CacheType, emit_attend};
 
-/// Cases of a number format in every run, and in the long one; each runs on both levels.
+/// Cases of a number format in every run, and in the long one; each runs on every level.
 const FEW: usize = 8;
 const MANY: usize = 150;
 
-/// Number formats with an assembled version.
-const ASSEMBLED: [CacheType; 3] = [CacheType::F32, CacheType::F16, CacheType::Bf16];
-
-const LEVELS: [IsaLevel; 2] = [IsaLevel::Avx2, IsaLevel::Avx512];
+/// AVX-VNNI attends like AVX2 where a cache holds no codes.
+const LEVELS: [IsaLevel; 3] = [IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512];
 
 /// Writes a field of a structure that lies in bytes.
 fn put<const N: usize>(place: &mut [u8], at: usize, field: [u8; N]) {
@@ -131,7 +129,7 @@ fn bits(floats: &[f32]) -> Vec<u32> {
 
 /// Whether the threads shared a row.
 fn check(case: &mut Case, threads: usize) -> bool {
-    let [avx2, avx512] = LEVELS.map(|level| {
+    let [avx2, avx_vnni, avx512] = LEVELS.map(|level| {
         let (got, shares) = interpret(case, level, threads);
         case.check_output(level, &got);
         if levels().contains(&level) {
@@ -140,14 +138,14 @@ fn check(case: &mut Case, threads: usize) -> bool {
         }
         (bits(&got), shares)
     });
-    assert!(avx2 == avx512, "{:?}", case.spec);
+    assert!(avx2 == avx512 && avx2 == avx_vnni, "{:?}", case.spec);
     avx2.1
 }
 
 fn run(cases: usize, seed: u64) {
     let mut random = Random::new(seed);
     let mut count = 0;
-    for number in ASSEMBLED {
+    for number in CacheType::ALL {
         for index in 0..cases {
             let (rows, heads, kv_heads, key, value) = sizes(&mut random);
             // Interpretation takes its time.
@@ -164,7 +162,7 @@ fn run(cases: usize, seed: u64) {
         }
     }
     println!("interpreted attention: {count} cases");
-    assert_eq!(count, ASSEMBLED.len() * LEVELS.len() * cases);
+    assert_eq!(count, CacheType::ALL.len() * LEVELS.len() * cases);
 }
 
 #[test]
@@ -182,7 +180,7 @@ fn much_interpreted_attention_keeps_its_bound() {
 #[test]
 fn a_divided_row_is_interpreted() {
     let mut random = Random::new(63);
-    for number in ASSEMBLED {
+    for number in CacheType::ALL {
         let mut long_row = || loop {
             let sizes = (1, 3, 1, 20, 24);
             let case = Case::new(&mut random, sizes, number, PATTERNS[1], (true, 0.0));

@@ -68,13 +68,13 @@ pub(super) fn attend(b: &mut Body<'_>, unit: &Unit<'_>, operands: &Operands, tea
         let rows = unit.only_row(b, part);
         let is_mine = team.takes_next(b, state, 8);
         b.if_then(is_mine, |b| unit.prepare(b, &rows, operands));
-        unit.each_chunk(b, &rows, |b, walk, chunk| {
+        unit.each_chunk(b, &rows, |b, _, _| {
             let number = b.load(POINTER, state, 0);
             let next = b.add_const(number, 1);
             b.store(next, state, 0);
             b.if_then(is_mine, |b| {
                 copy(b, unit, operands.partials, number, false);
-                unit.combine(b, &rows, walk, chunk);
+                unit.combine(b, &rows);
             });
         });
         b.if_then(is_mine, |b| unit.finish(b, &rows, operands));

@@ -1,0 +1,342 @@
+//! Scores become weights: running maxima, totals and factors of the sums so far move on.
+//!
+//! `exp` is the function of `emit::math`: the same steps in the same order, within 2 units in the
+//! last place; arguments are not positive here, so its upper bound is left out.
+
+use iced_x86::code_asm::*;
+use weir_abi::KEY_TILE;
+
+use super::Tile;
+use super::blocks::bind;
+use super::integer::{PACK_ORDER, WeightNumbers, round_weights};
+use crate::kernels::attention::cache::CacheType;
+use crate::kernels::attention::scratch::SCORE_ROW;
+use crate::kernels::attention::vector::{Emitted, Fold, Vectors};
+use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
+
+/// Registers of scores that are worked on at a time.
+const SCORES: usize = 4;
+
+/// Numbers of `exp`, each in every lane, at these offsets (times 64) from the constants' label.
+const EXP: [f32; 13] = [
+    -104.0,
+    std::f32::consts::LOG2_E,
+    -0.693_359_4,
+    2.121_944_4e-4,
+    1.0 / 5040.0,
+    1.0 / 720.0,
+    1.0 / 120.0,
+    1.0 / 24.0,
+    1.0 / 6.0,
+    0.5,
+    1.0,
+    1.0,
+    // The exponent's bias as an integer.
+    f32::from_bits(127),
+];
+const LEAST: usize = 0;
+const PER_LN2: usize = 1;
+const ONE: usize = 10;
+const LN2: [usize; 2] = [2, 3];
+const SERIES: std::ops::Range<usize> = 4..12;
+const BIAS: usize = 12;
+/// The scores' factor; 1 where they are capped, and so scaled, before.
+const SCALE: usize = 13;
+/// Minus infinity.
+const NEVER: usize = 14;
+/// The scores' cap.
+const CAP: usize = 15;
+/// The sign bit.
+const SIGN: usize = 16;
+/// The factor of scores that get a cap.
+const UNCAPPED: usize = 17;
+/// What weights over an int8 cache are rounded with.
+const LEAST_OF_STEPS: usize = 18;
+const TOP: usize = 19;
+const ONE_OF_TOP: usize = 20;
+const ORDER: usize = 21;
+/// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
+const MASKS: usize = 22;
+
+pub(super) const CONSTANTS: AsmRegister64 = rcx;
+
+/// Data: each number in sixteen lanes.
+fn in_all_lanes(v: &mut Vectors<'_>, numbers: impl Iterator<Item = f32>) -> Emitted {
+    for number in numbers {
+        v.code.dd(&[number.to_bits(); 16])?;
+    }
+    Ok(())
+}
+
+/// Data that [`exp`] reads, [`CONSTANTS`] at its begin.
+pub(super) fn exp_numbers(v: &mut Vectors<'_>) -> Emitted {
+    in_all_lanes(v, EXP.into_iter())
+}
+
+fn constant(index: usize) -> AsmMemoryOperand {
+    CONSTANTS + index * 64
+}
+
+/// Registers `x .. x + SCORES` become their exponentials in `y .. y + SCORES`; `n` and the one
+/// `scratch` are destroyed.
+pub(super) fn exp(
+    v: &mut Vectors<'_>,
+    count: usize,
+    [x, n, y]: [usize; 3],
+    scratch: usize,
+) -> Emitted {
+    let each = |v: &mut Vectors<'_>,
+                emit: &dyn Fn(&mut Vectors<'_>, usize) -> Emitted|
+     -> Emitted { (0..count).try_for_each(|index| emit(v, index)) };
+    v.load(scratch, constant(LEAST))?;
+    each(v, &|v, i| v.max(x + i, scratch, x + i))?;
+    v.load(scratch, constant(PER_LN2))?;
+    each(v, &|v, i| v.mul(n + i, x + i, scratch))?;
+    each(v, &|v, i| v.round(n + i, n + i))?;
+    for part in LN2 {
+        v.load(scratch, constant(part))?;
+        each(v, &|v, i| v.multiply_add(x + i, n + i, scratch))?;
+    }
+    each(v, &|v, i| v.load(y + i, constant(SERIES.start)))?;
+    for coefficient in SERIES.skip(1) {
+        v.load(scratch, constant(coefficient))?;
+        each(v, &|v, i| v.multiply_then_add(y + i, x + i, scratch))?;
+    }
+    each(v, &|v, i| v.scale_by_power(y + i, n + i, scratch, constant(BIAS)))
+}
+
+/// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, and over an
+/// int8 cache codes; else the last argument is not read.
+pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let groups = KEY_TILE / (SCORES * v.width.lanes());
+    let mut constants = v.code.create_label();
+    let is_rounded = tile.number == CacheType::Int8;
+    for register in [rbx, r12, r13, rdx] {
+        v.code.push(register)?;
+    }
+    v.code.lea(CONSTANTS, ptr(constants))?;
+    v.code.imul_3(rsi, rsi, tile.group as i32)?;
+
+    if tile.softcap != 0.0 {
+        cap_scores(v, tile)?;
+    }
+
+    // Scaled scores of the keys that a row reads, minus infinity for others, and their maximum.
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.lea(r9, rdi + scratch.bounds)?;
+    v.code.lea(r11, rdi + scratch.tile_maxima)?;
+    v.code.mov(rdx, rsi)?;
+    v.load(15, constant(NEVER))?;
+    v.load(14, constant(SCALE))?;
+    let [mut next_row, mut whole, mut row_done] = [(); 3].map(|()| v.code.create_label());
+    bind(v, &mut next_row)?;
+    // A row's bounds: the first key that it reads and the one behind the last. Masks begin where as
+    // many zeros as the first, or ones as the last, are left.
+    v.code.mov(eax, dword_ptr(r9))?;
+    v.code.neg(rax)?;
+    v.code.lea(rbx, CONSTANTS + rax * 4 + (MASKS * 64 + KEY_TILE * 4))?;
+    v.code.mov(r13d, dword_ptr(r9 + 4))?;
+    v.code.neg(r13)?;
+    v.code.lea(r12, CONSTANTS + r13 * 4 + (MASKS * 64 + 2 * KEY_TILE * 4))?;
+    v.code.sub(r13, rax)?;
+    v.code.add(r9, 8)?;
+    // Behind minus before: minus the number of keys.
+    v.code.cmp(r13, -(KEY_TILE as i32))?;
+    v.code.mov(r10d, tile.group as i32)?;
+    v.code.je(whole)?;
+    for is_part in [true, false] {
+        let mut again = v.code.create_label();
+        if !is_part {
+            bind(v, &mut whole)?;
+        }
+        bind(v, &mut again)?;
+        if is_rounded && tile.softcap == 0.0 {
+            v.broadcast(14, r11 + (scratch.query_factors - scratch.tile_maxima))?;
+        }
+        for group in 0..groups {
+            for index in 0..SCORES {
+                let at = (group * SCORES + index) * bytes;
+                v.mul(index, 14, r8 + at)?;
+                if is_part {
+                    v.keep(index, [rbx + at, r12 + at], 15, 12)?;
+                }
+                v.store(r8 + at, index)?;
+            }
+            fold_group(v, Fold::Largest, 0, group)?;
+        }
+        v.fold(Fold::Largest, 8, 9, 10)?;
+        v.store_first(r11.into(), 8)?;
+        v.code.add(r8, SCORE_ROW as i32)?;
+        v.code.add(r11, 4)?;
+        v.code.dec(r10)?;
+        v.code.jnz(again)?;
+        if is_part {
+            v.code.jmp(row_done)?;
+        }
+    }
+    bind(v, &mut row_done)?;
+    v.code.sub(rdx, tile.group as i32)?;
+    v.code.jnz(next_row)?;
+
+    // Maxima move on; what came before is worth exp(old - new) of it.
+    let mut again = v.code.create_label();
+    v.code.mov(r8, rdi)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut again)?;
+    v.load(4, r8 + scratch.maxima)?;
+    v.max(12, 4, r8 + scratch.tile_maxima)?;
+    v.store(r8 + scratch.maxima, 12)?;
+    v.sub(0, 4, 12)?;
+    exp(v, 1, [0, 4, 8], 13)?;
+    v.store(r8 + scratch.factors, 8)?;
+    v.code.add(r8, bytes as i32)?;
+    v.code.sub(rdx, v.width.lanes() as i32)?;
+    v.code.jg(again)?;
+
+    // Weights and their sums.
+    let mut again = v.code.create_label();
+    if is_rounded {
+        v.code.mov(r9, qword_ptr(rsp))?;
+    }
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.mov(r11, rdi)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut again)?;
+    for group in 0..groups {
+        v.broadcast(12, r11 + scratch.maxima)?;
+        for index in 0..SCORES {
+            let at = (group * SCORES + index) * bytes;
+            v.load(index, r8 + at)?;
+            v.sub(index, index, 12)?;
+        }
+        exp_scores(v, group)?;
+        for index in 0..SCORES {
+            v.store(r8 + (group * SCORES + index) * bytes, 8 + index)?;
+        }
+    }
+    v.fold(Fold::Sum, 14, 15, 13)?;
+    v.store_first(r11 + scratch.tile_totals, 14)?;
+    if is_rounded {
+        let numbers = WeightNumbers {
+            least: constant(LEAST_OF_STEPS),
+            top: constant(TOP),
+            one_of_top: constant(ONE_OF_TOP),
+            order: constant(ORDER),
+        };
+        round_weights(v, tile, &numbers, r11 + scratch.steps)?;
+    }
+    v.code.add(r8, SCORE_ROW as i32)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)?;
+
+    // Totals move on.
+    let mut again = v.code.create_label();
+    v.code.mov(r8, rdi)?;
+    bind(v, &mut again)?;
+    v.load(0, r8 + scratch.totals)?;
+    v.load(1, r8 + scratch.factors)?;
+    v.multiply_then_add(0, 1, r8 + scratch.tile_totals)?;
+    v.store(r8 + scratch.totals, 0)?;
+    v.code.add(r8, bytes as i32)?;
+    v.code.sub(rsi, v.width.lanes() as i32)?;
+    v.code.jg(again)?;
+
+    v.code.vzeroupper()?;
+    for register in [rdx, r13, r12, rbx] {
+        v.code.pop(register)?;
+    }
+    v.code.ret()?;
+
+    v.code.set_label(&mut constants)?;
+    let scale = if tile.softcap == 0.0 { tile.scale } else { 1.0 };
+    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale];
+    let of_steps = [LEAST_STEP, TOP_WEIGHT, 1.0 / TOP_WEIGHT];
+    in_all_lanes(v, EXP.into_iter().chain(numbers).chain(of_steps))?;
+    v.code.dd(&PACK_ORDER)?;
+    v.code.dd(&[0; 8])?;
+    for mask in [0u32, u32::MAX, 0] {
+        for _ in 0..KEY_TILE {
+            v.code.db(&mask.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Scores of `rsi` queries become c·tanh(s·scale / c), by tanh |x| = (1 - e) / (1 + e) for
+/// e = exp(-2·|x|).
+///
+/// The error: e is off by 4u of itself, so the quotient by 8u·e / (1 + e)² ≤ 2u and its own three
+/// roundings, 5u of 1 at most; x has two roundings and tanh has no slope above 1; the last product
+/// rounds once. Together 6u·c + 2u·|s|.
+fn cap_scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let bytes = v.bytes();
+    let groups = KEY_TILE / (SCORES * v.width.lanes());
+    let [mut next_query, mut again] = [(); 2].map(|()| v.code.create_label());
+    v.code.lea(r8, rdi + tile.scratch.scores)?;
+    v.code.lea(r11, rdi + tile.scratch.query_factors)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut next_query)?;
+    if tile.number == CacheType::Int8 {
+        v.broadcast(14, r11.into())?;
+    } else {
+        v.load(14, constant(UNCAPPED))?;
+    }
+    v.code.mov(r9d, groups as i32)?;
+    bind(v, &mut again)?;
+    for index in 0..SCORES {
+        v.load(index, r8 + index * bytes)?;
+        v.mul(index, index, 14)?;
+        v.store(r8 + index * bytes, index)?;
+        v.div(index, index, constant(CAP))?;
+        v.or(index, index, constant(SIGN))?;
+        v.add(index, index, index)?;
+    }
+    exp(v, SCORES, [0, 4, 8], 13)?;
+    v.load(12, constant(ONE))?;
+    for index in 0..SCORES {
+        let (score, power) = (4 + index, 8 + index);
+        v.sub(index, 12, power)?;
+        v.add(power, 12, power)?;
+        v.div(index, index, power)?;
+        v.load(score, r8 + index * bytes)?;
+        v.and(score, score, constant(SIGN))?;
+        v.or(index, index, score)?;
+        v.mul(index, index, constant(CAP))?;
+        v.store(r8 + index * bytes, index)?;
+    }
+    v.code.add(r8, (SCORES * bytes) as i32)?;
+    v.code.dec(r9d)?;
+    v.code.jnz(again)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(next_query)
+}
+
+/// Exponentials of one group of registers, added to the sums in 14 (and 15 on AVX2).
+fn exp_scores(v: &mut Vectors<'_>, group: usize) -> Emitted {
+    exp(v, SCORES, [0, 4, 8], 13)?;
+    fold_group(v, Fold::Sum, 8, group)
+}
+
+/// Folds the registers of one group into those of the groups before: sums into 14, maxima into 8.
+/// On AVX2 registers alternate between the lower and the upper half of sixteen lanes.
+fn fold_group(v: &mut Vectors<'_>, op: Fold, from: usize, group: usize) -> Emitted {
+    let to = match op {
+        Fold::Sum => 14,
+        Fold::Largest => 8,
+    };
+    let halves = 16 / v.width.lanes();
+    for index in 0..SCORES {
+        let half = index % halves;
+        let (to, from) = (to + half, from + index);
+        match op {
+            _ if group == 0 && index < halves => v.copy(to, from)?,
+            Fold::Sum => v.add(to, to, from)?,
+            Fold::Largest => v.max(to, to, from)?,
+        }
+    }
+    Ok(())
+}
