@@ -113,8 +113,8 @@ fn the_cache_is_as_exact_as_the_products() {
         ("f32", None, None, DType::F32),
         ("f16", None, None, DType::F32),
         ("bf16", None, None, DType::F16),
-        ("int8", None, None, DType::F16),
-        ("int4", Some(ComputeOption::Int8), None, DType::F16),
+        ("int8", None, None, DType::I8),
+        ("int4", Some(ComputeOption::Int8), None, DType::I8),
         // The table of embeddings is no product, the head is one.
         ("f32,head=int8", None, None, DType::F16),
         ("f32", Some(ComputeOption::Bf16), None, DType::F16),
@@ -123,7 +123,8 @@ fn the_cache_is_as_exact_as_the_products() {
         ("int4", f32_products, Some(KvTypeOption::F16), DType::F16),
         ("int4", None, Some(KvTypeOption::F32), DType::F32),
         ("f32", None, Some(KvTypeOption::Bf16), DType::BF16),
-        ("int8", None, Some(KvTypeOption::Int8), DType::I8),
+        ("f32", None, Some(KvTypeOption::Int8), DType::I8),
+        ("int8", None, Some(KvTypeOption::F16), DType::F16),
     ] {
         let weights = Some(weights.to_owned());
         let options = ModelOptions { weights, compute, kv_dtype, ..options(&place) };

@@ -9,11 +9,12 @@
 //! A layer whose attention has a sliding window shorter than the context gets a plain ring, whatever
 //! the policy: it is bounded already, and dropping what it reads would change the model.
 //!
-//! Unless the user says otherwise keys and values are kept in f16 where a product rounds its
-//! activations, to int8 or bf16: that loses more than ten times as much (`docs/numerics.md`). Where
-//! all products are computed in float32 the cache is f32.
+//! Unless the user says otherwise the cache follows the products (`docs/numerics.md`): int8 where one
+//! rounds its activations to int8, f16 where one rounds them to bf16, f32 where all are computed in
+//! float32. Keys whose product adds a bias are kept in f16 instead of int8: models with such biases
+//! have a few numbers that are many times as large as the others, and these would share their scale.
 
-use weir_ir::{Body, DType, Element, Graph, Op, Stage, TensorType};
+use weir_ir::{Body, DType, Element, Graph, Op, Stage, TensorType, Value};
 
 use super::policy::{KvError, window_rows};
 use crate::driver::Options;
@@ -39,23 +40,55 @@ pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
     Ok(rings)
 }
 
-/// The number format that loses little beside what the products lose.
+/// The number format that loses no more than the products do.
 fn suits_products(graph: &Graph) -> DType {
-    let bodies = graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
-    if bodies.into_iter().any(has_rounding_product) { DType::F16 } else { DType::F32 }
+    let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
+    let mut layers = bodies().filter(|body| keys(body).next().is_some());
+    if layers.all(|body| rounds_to(body, DType::I8) && !has_biased_keys(body)) {
+        return DType::I8;
+    }
+    let mut formats = [DType::I8, DType::BF16].into_iter();
+    match formats.any(|dtype| bodies().any(|body| rounds_to(body, dtype))) {
+        true => DType::F16,
+        false => DType::F32,
+    }
 }
 
-fn has_rounding_product(body: &Body) -> bool {
-    body.live().any(|(_, node)| {
-        matches!(node.op, Op::Linear(_)) && rounds_activations(body.ty(node.operands[1]))
+/// Keys on their way into a cache.
+fn keys(body: &Body) -> impl Iterator<Item = Value> {
+    body.live().filter_map(|(_, node)| match node.op {
+        Op::CacheAppend(_) => Some(node.operands[0]),
+        _ => None,
     })
 }
 
-/// Whether products with such a weight round their activations, unless they are told not to.
-fn rounds_activations(weight: &TensorType) -> bool {
+/// Whether a product of the body rounds its activations to a number format.
+fn rounds_to(body: &Body, dtype: DType) -> bool {
+    body.live().any(|(_, node)| {
+        matches!(node.op, Op::Linear(_)) && rounded_to(body.ty(node.operands[1])) == Some(dtype)
+    })
+}
+
+/// What products with such a weight round their activations to, unless they are told not to.
+fn rounded_to(weight: &TensorType) -> Option<DType> {
     match weight.element {
         // Blocks of another length than sixteens have float32 products.
-        Element::Quant(format) => format.block.is_multiple_of(16),
-        Element::Plain(dtype) => dtype == DType::BF16,
+        Element::Quant(format) => format.block.is_multiple_of(16).then_some(DType::I8),
+        Element::Plain(dtype) => (dtype == DType::BF16).then_some(DType::BF16),
     }
+}
+
+/// Whether a key is made by a product with a bias, with nothing behind it that evens out sizes.
+fn has_biased_keys(body: &Body) -> bool {
+    keys(body).any(|key| {
+        let before = |value: &Value| {
+            let maker = body.maker(*value)?;
+            let passes_on =
+                !matches!(maker.op, Op::Linear(_) | Op::RmsNorm(_) | Op::LayerNorm(_));
+            passes_on.then(|| maker.operands.first().copied()).flatten()
+        };
+        let first = std::iter::successors(Some(key), before).last();
+        let maker = first.and_then(|value| body.maker(value));
+        maker.is_some_and(|maker| matches!(&maker.op, Op::Linear(product) if product.bias))
+    })
 }
