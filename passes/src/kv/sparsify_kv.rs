@@ -11,13 +11,20 @@
 //!
 //! Unless the user says otherwise the cache follows the products (`docs/numerics.md`): int8 where one
 //! rounds its activations to int8, f16 where one rounds them to bf16, f32 where all are computed in
-//! float32. Keys whose product adds a bias are kept in f16 instead of int8: models with such biases
-//! have a few numbers that are many times as large as the others, and these would share their scale.
+//! float32. Two kinds of rows are kept in f16 instead of int8: keys whose product adds a bias, for
+//! models with such biases have a few numbers that are many times as large as the others, which would
+//! share their scale; and rows of less than 32 numbers, whose scales would take what codes save.
+
+#[cfg(test)]
+mod tests;
 
 use weir_ir::{Body, DType, Element, Graph, Op, Stage, TensorType, Value};
 
 use super::policy::{KvError, window_rows};
 use crate::driver::Options;
+
+/// Numbers of a row and head for which a scale of four bytes is small.
+const LEAST_WIDTH: u32 = 32;
 
 /// Rewrites the graph; returns how many caches have a ring for their window.
 pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
@@ -44,7 +51,10 @@ pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
 fn suits_products(graph: &Graph) -> DType {
     let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
     let mut layers = bodies().filter(|body| keys(body).next().is_some());
-    if layers.all(|body| rounds_to(body, DType::I8) && !has_biased_keys(body)) {
+    let mut caches = graph.caches.values();
+    if caches.all(|cache| cache.key_width.min(cache.value_width) >= LEAST_WIDTH)
+        && layers.all(|body| rounds_to(body, DType::I8) && !has_biased_keys(body))
+    {
         return DType::I8;
     }
     let mut formats = [DType::I8, DType::BF16].into_iter();
@@ -83,8 +93,7 @@ fn has_biased_keys(body: &Body) -> bool {
     keys(body).any(|key| {
         let before = |value: &Value| {
             let maker = body.maker(*value)?;
-            let passes_on =
-                !matches!(maker.op, Op::Linear(_) | Op::RmsNorm(_) | Op::LayerNorm(_));
+            let passes_on = !matches!(maker.op, Op::Linear(_) | Op::RmsNorm(_) | Op::LayerNorm(_));
             passes_on.then(|| maker.operands.first().copied()).flatten()
         };
         let first = std::iter::successors(Some(key), before).last();

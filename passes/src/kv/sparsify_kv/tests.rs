@@ -1,0 +1,44 @@
+//! The number format of caches that nobody chose.
+
+use weir_ir::DType;
+use weir_ir::text::parse;
+
+use super::suits_products;
+
+/// What a layer's keys come through, and the format of its weights.
+fn chosen(width: u32, weight: &str, bias: bool, is_normed: bool) -> DType {
+    let bias_of_key = if bias { ", v2" } else { "" };
+    let normed = if is_normed { "v6" } else { "v5" };
+    let text = format!(
+        "graph @Cached
+cache k0 layer=0 kv_heads=1 key_width={width} value_width={width} type=f32 window=0
+main {{
+  param v0: f32[sequence, 64] operand
+  param v1: {weight}[{width}, 64] operand
+  param v2: f32[{width}] operand
+  param v3: {weight}[{width}, 64] operand
+  v4: f32[sequence, {width}] = linear(v0, v1{bias_of_key}) {{bias={bias}, residual=false}}
+  v5: f32[sequence, 1, {width}] = reshape(v4) {{shape=[sequence, 1, {width}]}}
+  v6: f32[sequence, 1, {width}] = rms_norm(v5, v2) {{epsilon=0.00001}}
+  v7: f32[sequence, 1, {width}] = reshape({normed}) {{shape=[sequence, 1, {width}]}}
+  v8: f32[sequence, {width}] = linear(v0, v3) {{bias=false, residual=false}}
+  v9: f32[sequence, 1, {width}] = reshape(v8) {{shape=[sequence, 1, {width}]}}
+  cache_append(v7, v9) {{cache=k0}}
+  return v0 other
+}}
+"
+    );
+    suits_products(&parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}")))
+}
+
+#[test]
+fn rows_are_codes_where_scales_suit_them() {
+    let int4 = "int4<block=32, scale=f16, zero=8>";
+    assert_eq!(chosen(32, int4, false, false), DType::I8);
+    assert_eq!(chosen(31, int4, false, false), DType::F16);
+    // A few numbers of keys with biases outweigh the others, unless a norm follows.
+    assert_eq!(chosen(64, int4, true, false), DType::F16);
+    assert_eq!(chosen(64, int4, true, true), DType::I8);
+    assert_eq!(chosen(64, "bf16", false, false), DType::F16);
+    assert_eq!(chosen(64, "f32", false, false), DType::F32);
+}
