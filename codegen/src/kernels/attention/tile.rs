@@ -16,7 +16,7 @@
 //! | file | job |
 //! |---|---|
 //! | `blocks` | the walk over blocks of accumulators |
-//! | `combine` | the sums of a chunk of tiles go into those of all chunks |
+//! | `combine` | how the sums of a chunk of tiles begin, and go into those of all chunks |
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
 //! | `weigh` | `weigh` |
@@ -27,7 +27,7 @@ pub(super) mod float;
 pub(super) mod integer;
 mod weigh;
 
-pub(super) use self::combine::combine;
+pub(super) use self::combine::{begin, combine};
 pub(super) use self::weigh::weigh;
 use super::cache::CacheType;
 use super::scratch::Scratch;
@@ -48,4 +48,13 @@ pub(super) struct Tile<'a> {
     pub(super) dots: Dots,
     /// Number format of the cache.
     pub(super) number: CacheType,
+}
+
+impl Tile<'_> {
+    /// Whether sums of codes become scores when their maximum is known. Each query has a factor of its
+    /// own, and where these are positive the largest score is that of the largest sum; the product is
+    /// then one with the shift by the maximum.
+    fn scales_late(&self) -> bool {
+        self.number == CacheType::Int8 && self.softcap == 0.0 && self.scale > 0.0
+    }
 }

@@ -149,6 +149,8 @@ impl Vectors<'_> {
         multiply_add = vfmadd231ps;
         /// b + a · to
         multiply_then_add = vfmadd213ps;
+        /// a · to - b
+        multiply_then_subtract = vfmsub213ps;
         /// a / b
         div = vdivps;
         /// The bits that both have.

@@ -57,6 +57,7 @@ struct Steps {
     /// Rounds queries, where the cache holds codes.
     round: Option<FuncId>,
     scores: FuncId,
+    begin: FuncId,
     weigh: FuncId,
     values: FuncId,
     combine: FuncId,
@@ -87,11 +88,13 @@ pub(super) fn define(
         Ok::<FuncId, EmitError>(id)
     };
     let weigh = step("weigh", 3, tile::weigh)?;
+    let begin = step("begin", 2, tile::begin)?;
     let combine = step("combine", 2, tile::combine)?;
     let steps = match spec.cache.number {
         CacheType::Int8 => Steps {
             round: Some(step("round", 2, tile::integer::round_queries)?),
             scores: step("scores", 6, tile::integer::scores)?,
+            begin,
             weigh,
             combine,
             values: step("values", 7, tile::integer::values)?,
@@ -99,6 +102,7 @@ pub(super) fn define(
         _ => Steps {
             round: None,
             scores: step("scores", 6, tile::float::scores)?,
+            begin,
             weigh,
             combine,
             values: step("values", 7, tile::float::values)?,
@@ -366,12 +370,8 @@ impl Unit<'_> {
 
     /// The sums of a chunk, from nothing.
     fn chunk(&self, b: &mut Body<'_>, rows: &RowsOfTile, walk: &Walk, chunk: &Chunk) {
-        // Arrays per query go by whole registers: there is room for fours.
         let count = self.count(b, rows);
-        self.fill(b, self.scratch.maxima, count, f32::MIN);
-        self.fill(b, self.scratch.totals, count, 0.0);
-        let floats = b.mul_const(count, self.scratch.sum_row as i64 / 4);
-        self.fill(b, self.scratch.sums, floats, 0.0);
+        b.call(self.steps.begin, &[self.memory, count]);
         b.for_range(chunk.begin, chunk.end, TILE, |b, place| self.tile(b, rows, walk, place));
     }
 

@@ -1,4 +1,4 @@
-//! The sums of a chunk go into those of all chunks.
+//! The sums of a chunk: how they begin, and how they go into those of all chunks.
 
 use iced_x86::code_asm::*;
 
@@ -56,4 +56,33 @@ pub(in crate::kernels::attention) fn combine(v: &mut Vectors<'_>, tile: &Tile<'_
     v.code.ret()?;
     v.code.set_label(&mut constants)?;
     exp_numbers(v)
+}
+
+/// `(scratch, queries)`: a chunk begins without weights.
+pub(in crate::kernels::attention) fn begin(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let [mut least, mut again, mut next_query] = [(); 3].map(|()| v.code.create_label());
+    v.code.lea(rcx, ptr(least))?;
+    v.broadcast(0, rcx.into())?;
+    v.zero(1)?;
+    v.code.mov(r8, rdi)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut again)?;
+    v.store(r8 + scratch.maxima, 0)?;
+    v.store(r8 + scratch.totals, 1)?;
+    v.code.add(r8, bytes as i32)?;
+    v.code.sub(rdx, v.width.lanes() as i32)?;
+    v.code.jg(again)?;
+    bind(v, &mut next_query)?;
+    for column in (0..scratch.sum_row).step_by(bytes) {
+        v.store(rdi + (scratch.sums + column), 1)?;
+    }
+    v.code.add(rdi, scratch.sum_row as i32)?;
+    v.code.dec(rsi)?;
+    v.code.jnz(next_query)?;
+    v.code.vzeroupper()?;
+    v.code.ret()?;
+    v.code.set_label(&mut least)?;
+    v.code.dd(&[f32::MIN.to_bits()])
 }

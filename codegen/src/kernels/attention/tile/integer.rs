@@ -269,6 +269,7 @@ impl Codes {
 const MAGNITUDE: usize = 0;
 const TOP: usize = 4;
 const SCALE: usize = 8;
+const LEAST: usize = 12;
 const ORDER: usize = 32;
 const ONES: usize = 64;
 
@@ -314,6 +315,11 @@ pub(in crate::kernels::attention) fn round_queries(
     v.first(|code, x| code.vdivss(x[scale], x[largest], dword_ptr(rcx + TOP)))?;
     v.first(|code, x| code.vaddss(x[scale], x[scale], x[zero]))?;
     v.first(|code, x| code.vmulss(x[scale], x[scale], dword_ptr(rcx + SCALE)))?;
+    if tile.scales_late() {
+        // A factor of 0 would make scores of keys that are not read no numbers.
+        v.first(|code, x| code.vmovss(x[zero], dword_ptr(rcx + LEAST)))?;
+        v.first(|code, x| code.vmaxss(x[scale], x[zero], x[scale]))?;
+    }
     v.store_first(r11.into(), scale)?;
     v.zero(inverse)?;
     v.first(|code, x| code.vmovd(eax, x[largest]))?;
@@ -353,7 +359,16 @@ pub(in crate::kernels::attention) fn round_queries(
     v.code.ret()?;
 
     v.code.set_label(&mut data)?;
-    v.code.dd(&[0x7fff_ffff, TOP_CODE.to_bits(), tile.scale.to_bits(), 0, 0, 0, 0, 0])?;
+    v.code.dd(&[
+        0x7fff_ffff,
+        TOP_CODE.to_bits(),
+        tile.scale.to_bits(),
+        f32::MIN_POSITIVE.to_bits(),
+        0,
+        0,
+        0,
+        0,
+    ])?;
     v.code.dd(&PACK_ORDER)?;
     let ones: Vec<u32> = (0..8).map(|lane| if lane < part { u32::MAX } else { 0 }).collect();
     v.code.dd(&ones)
@@ -372,8 +387,9 @@ pub(super) struct WeightNumbers {
     pub(super) order: AsmMemoryOperand,
 }
 
-/// The weights of a query at `r8`, times the scales of the value rows at `r9`, become codes in their
-/// place; the step of a code goes to `step`. Destroys registers 0 to 14.
+/// The weights of a query, in registers 8 to 11 if these hold them all and else at `r8`, times the
+/// scales of the value rows at `r9`, become codes at `r8`; the step of a code goes to `step`. Destroys
+/// registers 0 to 14.
 pub(super) fn round_weights(
     v: &mut Vectors<'_>,
     tile: &Tile<'_>,
@@ -382,14 +398,19 @@ pub(super) fn round_weights(
 ) -> Emitted {
     let (bytes, lanes) = (v.bytes(), v.width.lanes());
     let count = KEY_TILE / lanes;
-    let (largest, inverse, free, zero) = (8, 9, 10, 11);
+    let are_there = count == 4;
+    let (first_weight, others) = if are_there { (8, 0) } else { (0, 8) };
+    let [largest, inverse, zero, free] = [0, 1, 2, 3].map(|register| others + register);
     v.zero(zero)?;
     v.load(largest, numbers.least)?;
-    for register in 0..count {
-        let row = register * lanes;
+    for index in 0..count {
+        let register = first_weight + index;
+        let row = index * lanes;
         let block = row / KEY_BLOCK * (KEY_BLOCK * tile.value_width + SCALES);
         let scales = block + KEY_BLOCK * tile.value_width + row % KEY_BLOCK * 4;
-        v.load(register, r8 + register * bytes)?;
+        if !are_there {
+            v.load(register, r8 + index * bytes)?;
+        }
         // Scales of rows that are not read may be anything.
         v.mul_unless_zero(register, r9 + scales, zero, free)?;
         v.largest_bits(largest, largest, register)?;
@@ -401,11 +422,12 @@ pub(super) fn round_weights(
     v.first(|code, x| code.vmulss(x[largest], x[largest], dword_ptr(numbers.one_of_top)))?;
     v.store_first(step, largest)?;
     let chunk = v.packed(tile.dots);
-    for register in 0..count {
+    let weights = first_weight..first_weight + count;
+    for register in weights.clone() {
         v.mul(register, register, inverse)?;
         v.to_ints(register, register)?;
     }
-    for (index, first) in (0..count).step_by(chunk).enumerate() {
+    for (index, first) in weights.step_by(chunk).enumerate() {
         let code_bytes = chunk * lanes / QUAD * tile.dots.quad_bytes();
         v.pack(tile.dots, false, [first, free], r8 + index * code_bytes, numbers.order)?;
     }

@@ -113,6 +113,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     let groups = KEY_TILE / (SCORES * v.width.lanes());
     let mut constants = v.code.create_label();
     let is_rounded = tile.number == CacheType::Int8;
+    let is_scaled_late = tile.scales_late();
     for register in [rbx, r12, r13, rdx] {
         v.code.push(register)?;
     }
@@ -158,15 +159,24 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
         for group in 0..groups {
             for index in 0..SCORES {
                 let at = (group * SCORES + index) * bytes;
-                v.mul(index, 14, r8 + at)?;
+                if is_scaled_late {
+                    v.load(index, r8 + at)?;
+                } else {
+                    v.mul(index, 14, r8 + at)?;
+                }
                 if is_part {
                     v.keep(index, [rbx + at, r12 + at], 15, 12)?;
                 }
-                v.store(r8 + at, index)?;
+                if is_part || !is_scaled_late {
+                    v.store(r8 + at, index)?;
+                }
             }
             fold_group(v, Fold::Largest, 0, group)?;
         }
         v.fold(Fold::Largest, 8, 9, 10)?;
+        if is_scaled_late {
+            v.mul(8, 8, 14)?;
+        }
         v.store_first(r11.into(), 8)?;
         v.code.add(r8, SCORE_ROW as i32)?;
         v.code.add(r11, 4)?;
@@ -206,12 +216,23 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     bind(v, &mut again)?;
     for group in 0..groups {
         v.broadcast(12, r11 + scratch.maxima)?;
+        if is_scaled_late {
+            v.broadcast(13, r11 + scratch.query_factors)?;
+        }
         for index in 0..SCORES {
             let at = (group * SCORES + index) * bytes;
             v.load(index, r8 + at)?;
-            v.sub(index, index, 12)?;
+            if is_scaled_late {
+                v.multiply_then_subtract(index, 13, 12)?;
+            } else {
+                v.sub(index, index, 12)?;
+            }
         }
         exp_scores(v, group)?;
+        if is_rounded && groups == 1 {
+            // All weights stay where they are.
+            break;
+        }
         for index in 0..SCORES {
             v.store(r8 + (group * SCORES + index) * bytes, 8 + index)?;
         }
