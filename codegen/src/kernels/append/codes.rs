@@ -12,10 +12,8 @@ use iced_x86::code_asm::*;
 use weir_abi::KEY_BLOCK;
 
 use super::wide::{Emitted, LANES, LINE, floats};
+use crate::kernels::attention::{KEY_OFFSET, QUAD, TOP_CODE};
 use crate::kernels::matmul::NEGLIGIBLE;
-
-/// Codes that lie side by side: of a key's row, or of a value's number.
-pub(super) const QUAD: usize = 4;
 
 /// Constants in every lane of their registers.
 const MAGNITUDE: AsmRegisterYmm = ymm15;
@@ -36,8 +34,8 @@ const TOGETHER: usize = 4;
 pub(super) fn constants() -> Vec<(AsmRegisterYmm, u32)> {
     vec![
         (MAGNITUDE, 0x7fff_ffff),
-        (OFFSETS, 0x8080_8080),
-        (ymm13, 127f32.to_bits()),
+        (OFFSETS, u32::from_ne_bytes([KEY_OFFSET as u8; 4])),
+        (ymm13, TOP_CODE.to_bits()),
         (ymm12, NEGLIGIBLE.to_bits()),
     ]
 }

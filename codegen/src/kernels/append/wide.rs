@@ -12,8 +12,8 @@ use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
-use super::codes::{self, CodePlace, QUAD};
-use crate::kernels::attention::CacheType;
+use super::codes::{self, CodePlace};
+use crate::kernels::attention::{CacheType, QUAD};
 use crate::kernels::rotary::Rotation;
 
 pub(super) type Emitted = Result<(), IcedError>;

@@ -5,7 +5,8 @@
 //! exponentials, then the weighted values. Other cache rows are never touched.
 //!
 //! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes of
-//! an int8 cache are floats here: their sums are exact below 2²⁴, 255 · 127 · 512 of them.
+//! an int8 cache are floats here, whose sums are exact below 2²⁴: of keys of up to 1,040 numbers, and
+//! of the values of any tile.
 
 use std::mem::offset_of;
 

@@ -170,7 +170,7 @@ impl Vectors<'_> {
     }
 
     /// Whole numbers become floats.
-    pub(super) fn to_floats(&mut self, to: usize, from: usize) -> Emitted {
+    pub(super) fn floats_of(&mut self, to: usize, from: usize) -> Emitted {
         match self.width {
             Width::Eight => self.code.vcvtdq2ps(YMM[to], YMM[from]),
             Width::Sixteen => self.code.vcvtdq2ps(ZMM[to], ZMM[from]),
@@ -178,7 +178,7 @@ impl Vectors<'_> {
     }
 
     /// Floats become the nearest whole numbers, halves to even.
-    pub(super) fn to_ints(&mut self, to: usize, from: usize) -> Emitted {
+    pub(super) fn ints_of(&mut self, to: usize, from: usize) -> Emitted {
         match self.width {
             Width::Eight => self.code.vcvtps2dq(YMM[to], YMM[from]),
             Width::Sixteen => self.code.vcvtps2dq(ZMM[to], ZMM[from]),

@@ -241,7 +241,7 @@ impl Codes {
                         v.code.prefetcht1(byte_ptr(rsi + AHEAD + at))?;
                     }
                     for row in 0..rows {
-                        v.to_floats(sum(row, column), sum(row, column))?;
+                        v.floats_of(sum(row, column), sum(row, column))?;
                         v.mul(sum(row, column), sum(row, column), free)?;
                         v.store(result(row, column), sum(row, column))?;
                     }
@@ -254,7 +254,7 @@ impl Codes {
                     v.broadcast(step_of_row, rbx + (row * 4 + step))?;
                     for column in 0..columns {
                         v.mul(before, factor, result(row, column))?;
-                        v.to_floats(sum(row, column), sum(row, column))?;
+                        v.floats_of(sum(row, column), sum(row, column))?;
                         v.multiply_add(before, sum(row, column), step_of_row)?;
                         v.store(result(row, column), before)?;
                     }
@@ -340,7 +340,7 @@ pub(in crate::kernels::attention) fn round_queries(
             }
             load(v, to, register)?;
             v.mul(to, to, inverse)?;
-            v.to_ints(to, to)?;
+            v.ints_of(to, to)?;
             v.add_ints(sums, sums, to)?;
         }
         let code_bytes = chunk * lanes / QUAD * tile.dots.quad_bytes();
@@ -425,7 +425,7 @@ pub(super) fn round_weights(
     let weights = first_weight..first_weight + count;
     for register in weights.clone() {
         v.mul(register, register, inverse)?;
-        v.to_ints(register, register)?;
+        v.ints_of(register, register)?;
     }
     for (index, first) in weights.step_by(chunk).enumerate() {
         let code_bytes = chunk * lanes / QUAD * tile.dots.quad_bytes();
