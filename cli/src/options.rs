@@ -60,7 +60,8 @@ pub struct ModelOptions {
     pub kv_rows: Option<u32>,
 
     /// Number format of the attention state that a slot keeps; rounded once, when it is written
-    /// [default: f16 where products round their activations to int8 or bf16, else f32]
+    /// [default: as products round their activations: int8 (f16 if keys have biases or heads are
+    /// narrower than 32), f16 for bf16, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv_dtype: Option<KvTypeOption>,
 

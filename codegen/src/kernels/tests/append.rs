@@ -2,7 +2,8 @@
 
 use weir_abi::RowSpans;
 
-use super::attention::{CACHE_ROWS, Planes, SLOTS, levels};
+use super::attention::levels;
+use super::attention_planes::{CACHE_ROWS, Planes, SLOTS};
 use super::*;
 use crate::kernels::append::{AppendSpec, emit_append};
 use crate::kernels::attention::{CacheShape, CacheType};

@@ -7,7 +7,9 @@
 
 mod append;
 mod attention;
+mod attention_exact;
 mod attention_interpreted;
+mod attention_planes;
 mod attention_random;
 mod elements;
 mod faults;

@@ -3,7 +3,7 @@
 
 use weir_abi::{KEY_TILE, LayerCall, PromptCall};
 
-use super::attention::key_blocks;
+use super::attention_planes::key_blocks;
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;

@@ -1,0 +1,208 @@
+//! A layer's planes as tests fill them, and as kernels see them.
+
+use weir_abi::{KEY_BLOCK, KEY_TILE, LayerCall, RowSpans};
+use weir_ir::DType;
+use weir_ir::interpret::stored;
+
+use super::attention_exact::places;
+use super::*;
+use crate::kernels::attention::{CacheShape, CacheType};
+
+pub(super) const SLOTS: usize = 3;
+pub(super) const CACHE_ROWS: usize = 1300;
+
+/// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
+/// the bytes hold them exactly; those of int8 are as they were before.
+pub(super) struct Planes {
+    pub(super) shape: CacheShape,
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
+    /// Keys and values as kernels see them, between pages without access.
+    pub(super) guarded: Option<[Guarded; 2]>,
+}
+
+pub(super) fn dtype(number: CacheType) -> DType {
+    match number {
+        CacheType::F32 => DType::F32,
+        CacheType::F16 => DType::F16,
+        CacheType::Bf16 => DType::BF16,
+        CacheType::Int8 => DType::I8,
+    }
+}
+
+/// Codes of a row and head, and their scale, by the definition (`kernels::attention`'s `cache`).
+pub(super) fn codes(row: &[f32]) -> (Vec<i8>, f32) {
+    let largest = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let is_finite = row.iter().all(|x| x.is_finite());
+    let scale = if is_finite { largest / 127.0 } else { f32::NAN };
+    let inverse = if is_finite && largest > 1e-30 { 127.0 / largest } else { 0.0 };
+    (row.iter().map(|x| (x * inverse).round_ties_even() as i8).collect(), scale)
+}
+
+/// Numbers as an int8 cache holds them.
+pub(super) fn rounded(row: &[f32]) -> Vec<f64> {
+    let (codes, scale) = codes(row);
+    codes.into_iter().map(|code| f64::from(code) * f64::from(scale)).collect()
+}
+
+/// Rows `[head][row][width]` of `rows` rows a head as codes: blocks of 16 rows of keys, four numbers
+/// of a row side by side, or of values, a number of four rows side by side; scales behind each block.
+/// Blocks are filled up to whole tiles with codes and scales that mean nothing.
+fn code_blocks(plane: &[f32], rows: usize, width: usize, is_key: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let wide = if is_key { width.next_multiple_of(4) } else { width };
+    for head in plane.chunks(rows * width) {
+        for block in (0..rows.next_multiple_of(KEY_TILE)).step_by(KEY_BLOCK) {
+            let start = bytes.len();
+            bytes.resize(start + KEY_BLOCK * (wide + 4), 0xb5);
+            let bytes = &mut bytes[start..];
+            for lane in 0..KEY_BLOCK.min(rows.saturating_sub(block)) {
+                let row = &head[(block + lane) * width..][..width];
+                let is_there = row[0] != POISON;
+                let (codes, scale) = codes(row);
+                for (d, code) in codes.into_iter().enumerate().filter(|_| is_there) {
+                    if is_key {
+                        bytes[d / 4 * 64 + lane * 4 + d % 4] = (code as u8).wrapping_add(128);
+                    } else {
+                        bytes[lane / 4 * 4 * width + d * 4 + lane % 4] = code as u8;
+                    }
+                }
+                let scale = if is_there { scale } else { f32::NAN };
+                bytes[KEY_BLOCK * wide + lane * 4..][..4].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+pub(super) fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
+    match number {
+        CacheType::F32 | CacheType::Int8 => bytes(values),
+        CacheType::F16 => {
+            values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
+        }
+        CacheType::Bf16 => {
+            values.iter().flat_map(|value| half::bf16::from_f32(*value).to_le_bytes()).collect()
+        }
+    }
+}
+
+/// Keys `[head][row][width]` of `rows` rows a head as kernels see them: in blocks of one number of all
+/// rows after another, filled up with poison to whole tiles.
+pub(super) fn key_blocks(keys: &[f32], rows: usize, width: usize) -> Vec<f32> {
+    let mut blocks = Vec::new();
+    for head in keys.chunks(rows * width) {
+        for block in (0..rows.next_multiple_of(KEY_TILE)).step_by(KEY_BLOCK) {
+            for d in 0..width {
+                let rows = block..block + KEY_BLOCK;
+                blocks.extend(rows.map(|row| head.get(row * width + d).copied().unwrap_or(POISON)));
+            }
+        }
+    }
+    blocks
+}
+
+impl Planes {
+    pub(super) fn new(shape: CacheShape) -> Planes {
+        let rows = SLOTS * shape.kv_heads * CACHE_ROWS;
+        Planes {
+            shape,
+            keys: vec![POISON; rows * shape.key_width],
+            values: vec![POISON; rows * shape.value_width],
+            guarded: None,
+        }
+    }
+
+    /// Sets a row; its numbers are rounded to what the cache holds.
+    pub(super) fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
+        let ty = dtype(self.shape.number);
+        for (plane, row) in [(&mut self.keys, key), (&mut self.values, value)] {
+            let place = &mut plane[at * row.len()..][..row.len()];
+            place.iter_mut().zip(row).for_each(|(to, from)| *to = stored(*from, ty));
+        }
+    }
+
+    pub(super) fn row(&self, slot: usize, head: usize, row: usize) -> usize {
+        (slot * self.shape.kv_heads + head) * CACHE_ROWS + row
+    }
+
+    /// Numbers as the cache holds them.
+    fn held(&self, row: &[f32]) -> Vec<f64> {
+        match self.shape.number {
+            CacheType::Int8 => rounded(row),
+            _ => double(row),
+        }
+    }
+
+    pub(super) fn key(&self, slot: usize, head: usize, row: usize) -> Vec<f64> {
+        let width = self.shape.key_width;
+        self.held(&self.keys[self.row(slot, head, row) * width..][..width])
+    }
+
+    pub(super) fn value(&self, slot: usize, head: usize, row: usize) -> &[f32] {
+        let width = self.shape.value_width;
+        &self.values[self.row(slot, head, row) * width..][..width]
+    }
+
+    /// Keys in blocks, and values, as kernels see them.
+    pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
+        let (key_width, value_width) = (self.shape.key_width, self.shape.value_width);
+        if self.shape.number == CacheType::Int8 {
+            return [(&self.keys, key_width, true), (&self.values, value_width, false)]
+                .map(|(plane, width, is_key)| code_blocks(plane, CACHE_ROWS, width, is_key));
+        }
+        let keys = key_blocks(&self.keys, CACHE_ROWS, self.shape.key_width);
+        [&keys, &self.values].map(|plane| encoded(self.shape.number, plane))
+    }
+
+    /// The same up to the last row that is read, keys and codes to the end of its tile.
+    pub(super) fn encoded_to_last(&self, spans: &[RowSpans]) -> [Vec<u8>; 2] {
+        let heads = self.shape.kv_heads;
+        let last = spans.iter().flat_map(places).max();
+        let (slot, row) = last.expect("a row reads something");
+        let head = slot * heads + heads - 1;
+        let [mut keys, mut values] = self.encoded();
+        let tiles = head * CACHE_ROWS.next_multiple_of(KEY_TILE) + row / KEY_TILE * KEY_TILE;
+        keys.truncate((tiles + KEY_TILE) * self.shape.key_bytes());
+        let values_end = match self.shape.number {
+            CacheType::Int8 => tiles + KEY_TILE,
+            _ => head * CACHE_ROWS + row + 1,
+        };
+        values.truncate(values_end * self.shape.value_bytes());
+        [keys, values]
+    }
+
+    /// The call of a layer with these planes.
+    pub(super) fn call(
+        &mut self,
+        planes: [Vec<u8>; 2],
+        spans: &[RowSpans],
+        side: Side,
+    ) -> LayerCall {
+        let [keys, values] = self.guarded.insert(planes.map(|plane| Guarded::new(&plane, side)));
+        let [keys, values] = [keys, values].map(|plane| plane.bytes().as_mut_ptr());
+        self.call_at(keys, values, spans)
+    }
+
+    pub(super) fn call_at(&self, keys: *mut u8, values: *mut u8, spans: &[RowSpans]) -> LayerCall {
+        let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
+        let value_rows = match self.shape.number {
+            CacheType::Int8 => CACHE_ROWS.next_multiple_of(KEY_TILE),
+            _ => CACHE_ROWS,
+        };
+        let value_head = (value_rows * self.shape.value_bytes()) as u64;
+        LayerCall {
+            keys,
+            values,
+            key_slot_stride: key_head * self.shape.kv_heads as u64,
+            key_head_stride: key_head,
+            value_slot_stride: value_head * self.shape.kv_heads as u64,
+            value_head_stride: value_head,
+            spans: spans.as_ptr(),
+            observed_queries: null_mut(),
+            observed_lse: null_mut(),
+            observed_from: 0,
+            reserved: 0,
+        }
+    }
+}
