@@ -4,7 +4,8 @@
 //! a few tiles: hardware that follows a stream of addresses has to begin anew each time. So while a
 //! tile of a unit is computed, the tile at the same place of the unit that its thread takes next is
 //! asked for, as many rows of it as are computed. Of a long range it is the next tile of the same
-//! range: what a whole range holds would not stay in the nearest caches until it is needed.
+//! range, and behind its last one the first of the unit that follows: what a whole range holds would
+//! not stay in the nearest caches until it is needed.
 //!
 //! Nothing here changes a result; rows that are asked for in vain (a next range that is shorter) lie
 //! in the cache all the same.
@@ -16,8 +17,8 @@ use weir_abi::RowSpans;
 use super::{RangeOfRow, SPAN, TILE, Team, Unit, Walk, plane_rows, range_of_row};
 use crate::emit::{Body, InstBuilder, IntCC, Value};
 
-/// Rows of a range whose successor is asked for as a whole.
-const SHORT: i64 = 512;
+/// Bytes of rows of a range whose successor is asked for as a whole: a part of the second cache.
+const SHORT: usize = 256 << 10;
 
 /// The unit that a thread takes after another one: a row and a part of its heads.
 #[derive(Clone, Copy)]
@@ -34,8 +35,9 @@ pub(super) struct Ahead {
     values: Value,
     /// Place behind the last row.
     end: Value,
-    /// Whether the range walked now is long.
+    /// Whether the range walked now is long, and rows of its tiles.
     is_long: Value,
+    tiles: Value,
 }
 
 /// Where rows are asked for.
@@ -63,6 +65,11 @@ impl Unit<'_> {
     }
 }
 
+/// Bytes of a row of one head, keys and values.
+fn row_bytes(unit: &Unit<'_>) -> usize {
+    unit.spec.cache.key_bytes() + unit.spec.cache.value_bytes()
+}
+
 impl Ahead {
     /// What to ask for while range number `range` is walked, from the tile at `first` to `end`.
     pub(super) fn of(
@@ -85,11 +92,14 @@ impl Ahead {
         let keys = plane_rows(b, unit.layer, false, slot, head);
         let values = plane_rows(b, unit.layer, true, slot, head);
         let length = b.sub(end, first);
+        let tiles = b.add_const(length, TILE - 1);
+        let short = (SHORT / row_bytes(unit)) as i64;
         Ahead {
             keys: b.element(keys, moved, unit.spec.cache.key_bytes() as i64),
             values: b.element(values, moved, unit.spec.cache.value_bytes() as i64),
             end: b.sub(next_end, moved),
-            is_long: b.compare_const(IntCC::SignedGreaterThan, length, SHORT),
+            is_long: b.compare_const(IntCC::SignedGreaterThan, length, short),
+            tiles: b.ins().band_imm_s(tiles, -TILE),
         }
     }
 
@@ -104,8 +114,11 @@ impl Ahead {
         let behind = b.add_const(place, TILE);
         let goes_on = b.compare(IntCC::SignedLessThan, behind, walk.end);
         let is_own = b.ins().band(self.is_long, goes_on);
-        let place_of_next = b.select(is_own, behind, place);
-        let exists = b.compare(IntCC::SignedLessThan, place, self.end);
+        // What would lie behind the range lies in the next one, as far from its begin.
+        let over = b.sub(behind, self.tiles);
+        let place_of_long = b.select(goes_on, behind, over);
+        let place_of_next = b.select(self.is_long, place_of_long, place);
+        let exists = b.compare(IntCC::SignedLessThan, place_of_next, self.end);
         let exists = b.ins().bor(exists, is_own);
         let [keys, values] =
             [(walk.keys, self.keys), (walk.values, self.values)].map(|(own, next)| {
