@@ -254,7 +254,7 @@ impl Case {
     }
 }
 
-const SIZES: [Sizes; 9] = [
+const SIZES: [Sizes; 10] = [
     (1, 1, 1, 1, 1),
     (1, 6, 2, 6, 6),
     (7, 8, 2, 16, 20),
@@ -264,6 +264,8 @@ const SIZES: [Sizes; 9] = [
     (45, 2, 2, 80, 100),
     (9, 71, 1, 12, 30),
     (40, 3, 1, 8, 8),
+    // Latent attention: rows that hardly fit the scratch.
+    (5, 4, 1, 576, 512),
 ];
 
 pub(super) const PATTERNS: [Pattern; 5] = [
