@@ -19,6 +19,9 @@
 //! O = fma(O, F, o·e)`. The result is O / L. M and L begin at the sink's logit and 1, or at the
 //! least float and 0. Chunks and tiles without a key of the query leave its sums as they are.
 //!
+//! Over an int8 cache a tile's weights, times their values' scales, become codes with the step
+//! g = c / 255, c the largest of them, and `o = fma(float(Σ code·v), g, f·o)`; sums of codes are exact.
+//!
 //! # Error bound
 //!
 //! With u = 2⁻²⁴: a score sums `key_width` products in one chain, |Δs| ≤ (key_width + 1)·u·Σ|q·k|·scale;
@@ -26,6 +29,9 @@
 //! each later combination, may rescale it: a shift, an exp and a product, 5u and one u of the span of
 //! all scores. That makes the relative error E of a weight. Total and weighted sum round once a row;
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+//! Over an int8 cache a score is an exact sum times three factors, |Δs| ≤ 3·u·|s|. A code is that of
+//! the definition, or its neighbour where E may move it over the middle of two, which adds g·|v| to y
+//! for each such key; how far the definition is from float32 stands in `docs/numerics.md`.
 
 mod ahead;
 mod ends;
