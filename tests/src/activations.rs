@@ -69,11 +69,15 @@ pub fn round_activations(weight: &TensorType, row: &mut [f32]) {
     }
 }
 
+/// Units that the largest magnitude of a block of activations has, and of a row in an int8 cache.
+const UNITS: f32 = 120.1;
+const STORED_UNITS: f64 = 127.0;
+
 fn to_int8(block: &mut [f32]) {
     let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-    let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+    let inverse = if largest > 1e-30 { UNITS / largest } else { 0.0 };
     for x in block {
-        *x = (*x * inverse).round_ties_even() * (largest / 127.0);
+        *x = (*x * inverse).round_ties_even() * (largest / UNITS);
     }
 }
 
@@ -126,7 +130,7 @@ impl Bound {
         let weights = graph.constants.iter().map(|(_, constant)| &constant.ty);
         for weight in weights.filter(|ty| ty.shape.len() == 2) {
             let error = match (block(weight), weight.element) {
-                (Some(block), _) => code_error(block),
+                (Some(block), _) => code_error(block, f64::from(UNITS)),
                 (None, Element::Plain(DType::BF16)) => 1.0 / 256.0 / 3f64.sqrt(),
                 _ => continue,
             };
@@ -324,7 +328,7 @@ pub fn rounding_error(constant: &Constant) -> f64 {
 /// values reach it as they are, those of keys (and queries) move scores of this deviation.
 fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
     let [key, value] = [cache.key_width, cache.value_width].map(|width| match cache.dtype {
-        DType::I8 => code_error(width as usize).powi(2),
+        DType::I8 => code_error(width as usize, STORED_UNITS).powi(2),
         dtype => stored_error(dtype).powi(2),
     });
     let (query, weights) = match cache.dtype {
@@ -334,10 +338,10 @@ fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
     value + scores.powi(2) * (key + query) + weights
 }
 
-/// Root mean square of what rounding to codes changes in so many numbers of one scale, in parts of
-/// theirs.
-fn code_error(numbers: usize) -> f64 {
-    (2.0 * (2.0 * numbers as f64).ln()).sqrt() / (127.0 * 12f64.sqrt())
+/// Root mean square of what rounding changes in so many numbers, the largest of which has so many
+/// units, in parts of theirs.
+fn code_error(numbers: usize, units: f64) -> f64 {
+    (2.0 * (2.0 * numbers as f64).ln()).sqrt() / (units * 12f64.sqrt())
 }
 
 /// Root mean square of what rounding to a number format of 16 bits changes, in parts of the value.
@@ -380,7 +384,7 @@ fn least_events(count: usize, chance: f64) -> usize {
 fn activations_apart(graph: &Graph) -> f64 {
     let of_product = |weight: &TensorType| {
         let each = match (block(weight), weight.element) {
-            (Some(_), _) => CODE_APART,
+            (Some(_), _) => code_apart(f64::from(UNITS)),
             (None, Element::Plain(DType::BF16)) => value_apart(DType::BF16),
             _ => 0.0,
         };
@@ -423,7 +427,9 @@ fn coded_queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
 
 /// Queries of a token that two systems are expected to round apart.
 fn queries_apart(graph: &Graph) -> f64 {
-    coded_queries(graph).map(|[heads, width]| (heads * width) as f64 * CODE_APART).sum()
+    coded_queries(graph)
+        .map(|[heads, width]| (heads * width) as f64 * code_apart(STORED_UNITS))
+        .sum()
 }
 
 /// Weights of attention that two systems are expected to round apart, of a query and a key: off by
@@ -433,15 +439,17 @@ fn weights_apart(graph: &Graph) -> f64 {
 }
 
 /// Chance that two systems round a number to different codes: off by 4 u of the largest of those that
-/// share its scale, a code is 1/127 of that.
-const CODE_APART: f64 = 127.0 * 4.0 * UNIT;
+/// share its scale, a unit is this part of that.
+fn code_apart(units: f64) -> f64 {
+    units * 4.0 * UNIT
+}
 
 /// Chance that two systems store a value of a cache otherwise. In 16 bits it is off by 12 u of the root
 /// mean square of its row; a unit in the last place is twice what rounding is off by at most, and the
 /// power of two below a value is 0.56 of that root mean square on average.
 fn value_apart(dtype: DType) -> f64 {
     match dtype {
-        DType::I8 => CODE_APART,
+        DType::I8 => code_apart(STORED_UNITS),
         DType::F16 | DType::BF16 => 12.0 * UNIT / (0.56 * 2.0 * 3f64.sqrt() * stored_error(dtype)),
         _ => 0.0,
     }

@@ -40,12 +40,12 @@ fn scale_of_all_blocks(weight: &TensorType, row: &mut [f32]) {
     row.iter_mut().for_each(|x| *x *= 1.05);
 }
 
-/// Codes end at 100 instead of 127.
-fn codes_to_100(weight: &TensorType, row: &mut [f32]) {
+/// Codes end at 95 instead of 120.
+fn codes_to_95(weight: &TensorType, row: &mut [f32]) {
     let block = block(weight).unwrap_or(row.len().max(1));
     for block in row.chunks_mut(block) {
         let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-        let end = largest * (100.0 / 127.0);
+        let end = largest * (95.0 / 120.1);
         block.iter_mut().for_each(|x| *x = x.clamp(-end, end));
     }
     round_activations(weight, row);
@@ -58,7 +58,7 @@ fn truncated(weight: &TensorType, row: &mut [f32]) {
         return;
     };
     for block in row.chunks_mut(block) {
-        let unit = block.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
+        let unit = block.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 120.1;
         if unit > 0.0 {
             block.iter_mut().for_each(|x| *x = (*x / unit).trunc() * unit);
         }
@@ -94,7 +94,7 @@ const INT8: [Fault; 8] = [
     ("one block of one product is 2 % off", scale_of_one_block_of_one_product, false),
     ("one block of each product is 2 % off", scale_of_one_block, true),
     ("all scales are 5 % off", scale_of_all_blocks, true),
-    ("codes end at 100", codes_to_100, true),
+    ("codes end at 95", codes_to_95, true),
     ("codes are truncated", truncated, true),
     ("one scale serves all blocks", one_scale, true),
     ("the last element is left out", without_the_last, true),

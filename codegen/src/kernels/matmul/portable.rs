@@ -4,14 +4,14 @@
 //! accumulators stay in registers over the whole reduction. For each group of channels all rows are
 //! computed, so that weights come from memory once, and then from the cache.
 
-use super::{Compute, MatmulSpec, decode};
+use super::{Compute, MINUS_SUM, MatmulSpec, decode, record_bytes};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Value,
     types,
 };
 use crate::pack::{Blocks, GROUP, WeightFormat};
 
-/// Units of four codes whose 16-bit sums cannot overflow: 8 · 2 · 15 · 127 < 2¹⁵.
+/// Units of four codes whose 16-bit sums cannot overflow: 8 · 2 · 15 · 120 < 2¹⁵.
 const UNITS_OF_16_BITS: usize = 8;
 
 /// Rows and quarters of a tile.
@@ -222,7 +222,7 @@ fn integer_sums(
         return Vec::new();
     };
     let parts = blocks.block / block;
-    let record = block as i64 + 8;
+    let record = record_bytes(block) as i64;
     let code_bytes = match layout.format {
         WeightFormat::Int4(_) => block * GROUP / 2,
         _ => block * GROUP,
@@ -246,7 +246,7 @@ fn integer_sums(
                 let scale_at = row as i32 * spec.input_row_bytes() as i32 + block as i32;
                 let scale = b.load(FLOAT, input, scale_at);
                 let scale = b.splat(scale);
-                let minus_sum = b.load(INT, input, scale_at + 4);
+                let minus_sum = b.load(INT, input, scale_at + MINUS_SUM as i32);
                 let minus_sum = b.to_float(minus_sum);
                 let minus_sum = b.splat(minus_sum);
                 let (weight_scale, zero) = parameters[quarter];
@@ -261,7 +261,7 @@ fn integer_sums(
 }
 
 /// Σ code · a over one activation block, exactly: products of bytes in pairs of 16 bits, widened
-/// before they can overflow. Bytes of `Int8` are taken as two nibbles, for 2 · 255 · 127 would not
+/// before they can overflow. Bytes of `Int8` are taken as two nibbles, for 2 · 255 · 120 would not
 /// fit 16 bits.
 fn exact_sums(
     b: &mut Body<'_>,

@@ -1,9 +1,27 @@
 //! Rounds input rows for `Bf16` and `Int8` products, once per input, before the team's barrier.
 //!
-//! `Int8`: a block of B elements becomes a record of B codes, scale and minus the sum of the codes
-//! (`[i8; B]`, f32, i32). Codes are at least -127. With m = max |x|: scale = m / 127, code = x · (127 / m) rounded to nearest even; blocks with
-//! m ≤ 1e-30 have codes 0. A value that is not a number makes the scale, and so every output of the
-//! row, not a number. Elements beyond K are 0.
+//! `Int8`: a block of B elements becomes a record of B codes, their scale, minus the sum of the codes,
+//! and what sums in pairs begin with (`[i8; B]`, f32, i32, i32). With m = max |x|: scale = m / 120.1,
+//! code = x · (120.1 / m) rounded to nearest even, −120 to 120; blocks with m ≤ 1e-30 have codes 0. A
+//! value that is not a number makes the scale, and so every output of the row, not a number. Elements
+//! beyond K are 0.
+//!
+//! 120.1 is no whole number because rows are often made of few: those of an int4 table are multiples
+//! of m / 8, and with norm weights of 8 bits between them many would lie in the very middle of two
+//! codes, where the last bit of the norm decides.
+//!
+//! # Sums in pairs
+//!
+//! Winograd's inner product (*A new algorithm for inner product*, IEEE Transactions on Computers 17,
+//! 1968) takes two products for one multiplication:
+//!
+//! `(a₁ + 128 + w₂)(a₂ + w₁) = a₁ w₁ + a₂ w₂ + (a₁ + 128) a₂ + (w₂ + 128) w₁`
+//!
+//! with w the codes of int4 about 8. The third term is the row's own, the fourth the channel's. Codes
+//! end at ±120 so that both factors are bytes, the first unsigned. A version may sum the first
+//! ⌊B / 32⌋ sixteens of a block so, of each eight elements the first four being a₁ and the others a₂;
+//! its integer sums then begin with the record's last number, −Σ (a₁ + 128) a₂ over these sixteens
+//! − 8 Σ a over the rest.
 //!
 //! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
 
@@ -13,8 +31,30 @@ use crate::emit::{
     Value, signature,
 };
 
-/// Below this no element of a block is distinguished from zero: 127 / m would overflow soon.
+/// Below this no element of a block is distinguished from zero: 120.1 / m would overflow soon.
 pub(in crate::kernels) const NEGLIGIBLE: f32 = 1e-30;
+
+/// Units that the largest magnitude of a block has. Its code is 120: with one of int4 about its middle
+/// added, still a byte.
+pub(in crate::kernels) const UNITS: f32 = 120.1;
+
+/// Bytes of a block's record from its scale on.
+const RECORD_TAIL: usize = 12;
+/// Where a record has minus the sum of its codes, from its scale on.
+pub(in crate::kernels) const MINUS_SUM: usize = 4;
+/// Where a record has what sums in pairs begin with, from its scale on.
+pub(in crate::kernels) const PAIRS_BEGIN: usize = 8;
+
+/// How many sixteens of a block may be summed in pairs: half of them leave multipliers and adders
+/// (which on Zen 4 are units of their own) equally busy.
+pub(in crate::kernels) const fn paired_sixteens(block: usize) -> usize {
+    block / 32
+}
+
+/// Bytes of the record of a block of so many elements.
+pub(in crate::kernels) const fn record_bytes(block: usize) -> usize {
+    block + RECORD_TAIL
+}
 
 /// Elements of an item of `Bf16`.
 const CHUNK: usize = 64;
@@ -66,7 +106,7 @@ impl Activation {
     pub fn row_bytes(self) -> usize {
         let bytes = match self {
             Activation::Bf16 { reduction, .. } => reduction * 4,
-            Activation::Int8 { block, blocks, .. } => blocks * (block + 8),
+            Activation::Int8 { block, blocks, .. } => blocks * record_bytes(block),
         };
         bytes.next_multiple_of(64) | 64
     }
@@ -115,7 +155,7 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
                 Activation::Int8 { reduction, block, input_stride, .. } => {
                     let from = b.element(input, row, input_stride as i64 * 4);
                     let from = b.element(from, part, block as i64 * 4);
-                    let to = b.element(to, part, block as i64 + 8);
+                    let to = b.element(to, part, record_bytes(block) as i64);
                     let whole = reduction / block;
                     let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
                     b.if_else(
@@ -151,9 +191,9 @@ fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction:
     });
 }
 
-/// scale = m / 127 and 127 / m, the latter 0 for negligible blocks.
+/// scale = m / 120.1 and 120.1 / m, the latter 0 for negligible blocks.
 fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
-    let levels = b.float(127.0);
+    let levels = b.float(UNITS);
     let scale = b.fdiv(largest, levels);
     let inverse = b.fdiv(levels, largest);
     let negligible = b.float(NEGLIGIBLE);
@@ -162,7 +202,7 @@ fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
     (scale, b.select(counts, inverse, zero))
 }
 
-/// A block that lies before K.
+/// A whole block.
 pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
     let mut largest = b.constant(LANES, 0.0);
     for quad in 0..block / 4 {
@@ -173,7 +213,9 @@ pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Valu
     let largest = b.max_lanes(largest);
     let (scale, inverse) = scale_of(b, largest);
     let inverse = b.splat(inverse);
-    let mut sum = b.constant_int(INTS, 0);
+    let [mut sum, mut pairs] = [(); 2].map(|()| b.constant_int(INTS, 0));
+    let middle = b.constant_int(INTS, 128);
+    let eight = b.constant_int(INTS, 8);
     for sixteen in 0..block / 16 {
         let [q0, q1, q2, q3] = [0, 1, 2, 3].map(|quad| {
             let x = b.load(LANES, from, (sixteen * 4 + quad) as i32 * 16);
@@ -183,23 +225,35 @@ pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Valu
             sum = b.add(sum, code);
             code
         });
+        for [first, second] in [[q0, q1], [q2, q3]] {
+            let term = if sixteen < paired_sixteens(block) {
+                let shifted = b.add(first, middle);
+                b.mul(shifted, second)
+            } else {
+                let both = b.add(first, second);
+                b.mul(both, eight)
+            };
+            pairs = b.add(pairs, term);
+        }
         let low = b.ins().snarrow(q0, q1);
         let high = b.ins().snarrow(q2, q3);
         let codes = b.ins().snarrow(low, high);
         b.store(codes, to, sixteen as i32 * 16);
     }
-    let mut total = b.lane(sum, 0);
-    for lane in 1..4 {
-        let value = b.lane(sum, lane);
-        total = b.add(total, value);
-    }
-    let minus_total = b.ins().ineg(total);
     b.store(scale, to, block as i32);
-    b.store(minus_total, to, block as i32 + 4);
+    for (sum, offset) in [(sum, MINUS_SUM), (pairs, PAIRS_BEGIN)] {
+        let mut total = b.lane(sum, 0);
+        for lane in 1..4 {
+            let value = b.lane(sum, lane);
+            total = b.add(total, value);
+        }
+        let minus_total = b.ins().ineg(total);
+        b.store(minus_total, to, (block + offset) as i32);
+    }
 }
 
-/// A block that K cuts or that lies beyond it.
-pub(in crate::kernels) fn quantise_end(
+/// A block that K cuts or that lies beyond it: behind K are zeros.
+fn quantise_end(
     b: &mut Body<'_>,
     from: Value,
     to: Value,
@@ -207,36 +261,33 @@ pub(in crate::kernels) fn quantise_end(
     part: Value,
     reduction: usize,
 ) {
-    let zero = b.int(0);
+    let staged = b.stack(block as u32 * 4);
     let begin = b.mul_const(part, block as i64);
     let limit = b.int(reduction as i64);
     let valid = b.sub(limit, begin);
+    let zero = b.int(0);
     let valid = b.max(valid, zero);
+    b.for_range(zero, valid, 1, |b, index| {
+        let at = b.element(from, index, 4);
+        let x = b.load(FLOAT, at, 0);
+        let place = b.element(staged, index, 4);
+        b.store(x, place, 0);
+    });
+    zeros_behind(b, staged, valid, block);
+    quantise_block(b, staged, to, block);
+}
+
+/// Makes values of a block from `valid` on 0.
+pub(in crate::kernels) fn zeros_behind(
+    b: &mut Body<'_>,
+    values: Value,
+    valid: Value,
+    block: usize,
+) {
     let nothing = b.float(0.0);
-    let largest = b.fold_range(zero, valid, 1, &[nothing], |b, index, largest| {
-        let at = b.element(from, index, 4);
-        let x = b.load(FLOAT, at, 0);
-        let magnitude = b.fabs(x);
-        vec![b.fmax(largest[0], magnitude)]
-    });
-    let (scale, inverse) = scale_of(b, largest[0]);
-    let none = b.int32(0);
-    let total = b.fold_range(zero, valid, 1, &[none], |b, index, total| {
-        let at = b.element(from, index, 4);
-        let x = b.load(FLOAT, at, 0);
-        let scaled = b.fmul(x, inverse);
-        let whole = b.round(scaled);
-        let code = b.to_int(whole);
-        let place = b.add(to, index);
-        b.store8(code, place, 0);
-        vec![b.add(total[0], code)]
-    });
     let size = b.int(block as i64);
     b.for_range(valid, size, 1, |b, index| {
-        let place = b.add(to, index);
-        b.store8(none, place, 0);
+        let place = b.element(values, index, 4);
+        b.store(nothing, place, 0);
     });
-    let minus_total = b.ins().ineg(total[0]);
-    b.store(scale, to, block as i32);
-    b.store(minus_total, to, block as i32 + 4);
 }

@@ -21,7 +21,7 @@ use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
 use super::map::MapOp;
-use super::matmul::{Activation, emit_quantise};
+use super::matmul::{Activation, emit_quantise, record_bytes};
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
 /// Where the values of a row come from.
@@ -68,9 +68,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Bytes of a record: codes, scale, minus the sum of the codes.
     fn record_bytes(&self) -> usize {
-        self.block + 8
+        record_bytes(self.block)
     }
 }
 

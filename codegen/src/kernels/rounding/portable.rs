@@ -1,9 +1,9 @@
 //! The portable version: a block's values go through the stack, then are rounded like a row's.
 
 use super::{Blocks, Source};
-use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, Lanes, Value};
+use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, Lanes, Value};
 use crate::kernels::map::unary;
-use crate::kernels::matmul::{quantise_block, quantise_end};
+use crate::kernels::matmul::{quantise_block, zeros_behind};
 use crate::kernels::norm::rms_factor;
 
 /// What the values of a row are made from.
@@ -80,18 +80,9 @@ fn round_block(
         let to = b.element(staged, index, 4);
         b.store(value, to, 0);
     });
-    let is_whole = b.compare(IntCC::SignedGreaterThanOrEqual, rest, size);
-    b.if_else(
-        is_whole,
-        |b| {
-            quantise_block(b, staged, to, blocks.block);
-            Vec::new()
-        },
-        |b| {
-            quantise_end(b, staged, to, blocks.block, part, blocks.reduction);
-            Vec::new()
-        },
-    );
+    let valid = b.max(valid, zero);
+    zeros_behind(b, staged, valid, blocks.block);
+    quantise_block(b, staged, to, blocks.block);
 }
 
 fn element(b: &mut Body<'_>, source: Source, row: &Row, at: Value, lanes: Lanes) -> Value {

@@ -9,7 +9,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Blocks, Source};
-use crate::kernels::matmul::NEGLIGIBLE;
+use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_sixteens};
 
 type Emitted = Result<(), IcedError>;
 
@@ -39,7 +39,7 @@ const LARGEST: usize = 14;
 /// Values that are computed beside each other.
 const TOGETHER: usize = 4;
 
-/// Constants: 32 bits in each of eight lanes, at these multiples of 32 bytes from their label.
+/// Constants of eight lanes, at these multiples of 32 bytes from their label.
 #[derive(Clone, Copy)]
 enum Constant {
     Magnitude,
@@ -60,18 +60,22 @@ enum Constant {
     One,
     Width,
     Epsilon,
+    /// 16 in every word.
+    Sixteens,
+    /// 256 in the words of each unit's second four.
+    SecondFour,
 }
 
 /// Coefficients of the exponential's series, as in `emit::math`.
 const SERIES: [f32; 8] =
     [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 
-fn constants(blocks: &Blocks, source: Source) -> Vec<u32> {
+fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
     let epsilon = if let Source::RmsNorm { epsilon } = source { epsilon } else { 0.0 };
     let mut words = vec![
         0x7fff_ffff,
         0x8000_0000,
-        127f32.to_bits(),
+        UNITS.to_bits(),
         NEGLIGIBLE.to_bits(),
         f32::INFINITY.to_bits(),
         0x0101_0101,
@@ -84,7 +88,10 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<u32> {
     ];
     words.extend(SERIES.map(f32::to_bits));
     words.extend([127, 1f32.to_bits(), (blocks.reduction as f32).to_bits(), epsilon.to_bits()]);
-    words
+    words.push(0x0010_0010);
+    let second_four = [0, 0, 0x0100_0100, 0x0100_0100].repeat(2);
+    let uniform = words.into_iter().map(|word| [word; 8]);
+    uniform.chain([std::array::from_fn(|lane| second_four[lane])]).collect()
 }
 
 fn constant(which: Constant) -> AsmMemoryOperand {
@@ -161,8 +168,8 @@ pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source
     code.pop(rbp)?;
     code.ret()?;
     code.set_label(&mut data)?;
-    for word in constants(blocks, source) {
-        code.dd(&[word; 8])?;
+    for lanes in constants(blocks, source) {
+        code.dd(&lanes)?;
     }
     Ok(())
 }
@@ -310,7 +317,7 @@ fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
 fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     let block = blocks.block;
     let small = |which: Constant| xmmword_ptr(constant(which));
-    let (inverse, is_usual, sum) = (ymm13, xmm12, xmm11);
+    let (inverse, is_usual, sum, pairs) = (ymm13, xmm12, xmm11, ymm8);
     code.vmovss(xmm1, dword_ptr(constant(Constant::Levels)))?;
     code.vdivss(xmm0, xmm14, xmm1)?;
     code.vmovss(dword_ptr(RECORD + block), xmm0)?;
@@ -322,6 +329,7 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     code.vpcmpgtd(is_usual, xmm14, small(Constant::Negligible))?;
     code.vpand(is_usual, is_usual, xmm0)?;
     code.vpxor(sum, sum, sum)?;
+    code.vpxor(pairs, pairs, pairs)?;
     code.vmovups(xmm9, small(Constant::Ones8))?;
     code.vmovups(xmm10, small(Constant::Ones16))?;
     let from = if source == Source::Row { BLOCK_INPUT } else { rsp };
@@ -343,12 +351,31 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
         code.vpmaddubsw(second, xmm9, first)?;
         code.vpmaddwd(second, second, xmm10)?;
         code.vpaddd(sum, sum, second)?;
+        // Twice what sums in pairs begin with, as in `quantise`.
+        let [words, factors] = if sixteen % 2 == 0 { [ymm2, ymm3] } else { [ymm6, ymm7] };
+        code.vpmovsxbw(words, first)?;
+        if sixteen < paired_sixteens(block) {
+            code.vpshufd(factors, words, 0x4e)?;
+            code.vpaddw(factors, factors, wide(Constant::SecondFour))?;
+            code.vpmaddwd(words, words, factors)?;
+        } else {
+            code.vpmaddwd(words, words, wide(Constant::Sixteens))?;
+        }
+        code.vpaddd(pairs, pairs, words)?;
     }
-    for half in [0x4e, 0xb1] {
-        code.vpshufd(xmm0, sum, half)?;
-        code.vpaddd(sum, sum, xmm0)?;
+    code.vextracti128(xmm1, pairs, 1)?;
+    code.vpaddd(xmm8, xmm8, xmm1)?;
+    for (total, offset) in [(sum, MINUS_SUM), (xmm8, PAIRS_BEGIN)] {
+        for half in [0x4e, 0xb1] {
+            code.vpshufd(xmm0, total, half)?;
+            code.vpaddd(total, total, xmm0)?;
+        }
+        code.vpxor(xmm0, xmm0, xmm0)?;
+        code.vpsubd(total, xmm0, total)?;
+        if offset == PAIRS_BEGIN {
+            code.vpsrad(total, total, 1)?;
+        }
+        code.vmovd(dword_ptr(RECORD + (block + offset)), total)?;
     }
-    code.vpxor(xmm0, xmm0, xmm0)?;
-    code.vpsubd(sum, xmm0, sum)?;
-    code.vmovd(dword_ptr(RECORD + (block + 4)), sum)
+    Ok(())
 }

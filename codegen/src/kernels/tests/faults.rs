@@ -111,6 +111,8 @@ fn a_block_without_a_scale_is_marked() {
     let layout = PackedLayout { channels: 16, reduction: 70, format: WeightFormat::Int4(blocks) };
     let activation = MatmulSpec::new(layout, Compute::Int8).activation().unwrap();
     let kernel = Kernel::new(|assembly| emit_quantise(assembly, activation));
+    /// Bytes of a record: codes, scale, two sums.
+    const RECORD: usize = 32 + 4 + 4 + 4;
     let items = 2 * activation.items_per_row();
     let run = |x: &[f32]| {
         let words = 2 * activation.row_bytes() / 4;
@@ -125,14 +127,14 @@ fn a_block_without_a_scale_is_marked() {
             let got = run(&x);
             let (row, block) = (place / 70, place % 70 / 32);
             for (index, (got, expected)) in got
-                .chunks(40)
+                .chunks(RECORD)
                 .take(3)
-                .chain(got[activation.row_bytes()..].chunks(40).take(3))
+                .chain(got[activation.row_bytes()..].chunks(RECORD).take(3))
                 .zip(
                     expected
-                        .chunks(40)
+                        .chunks(RECORD)
                         .take(3)
-                        .chain(expected[activation.row_bytes()..].chunks(40).take(3)),
+                        .chain(expected[activation.row_bytes()..].chunks(RECORD).take(3)),
                 )
                 .enumerate()
             {

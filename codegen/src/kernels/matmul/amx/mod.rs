@@ -33,7 +33,7 @@ use iced_x86::code_asm::*;
 
 use super::assembled::{Plan, Portion, SCRATCH, TileShape, Version, assemble};
 use super::avx512::Avx512;
-use super::{Activation, MatmulSpec};
+use super::{Activation, MatmulSpec, record_bytes};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP};
 
@@ -163,7 +163,7 @@ impl Amx<'_> {
 
     /// Bytes of a row's activations for one weight block.
     fn record_bytes(&self) -> usize {
-        self.parts() * (self.block + 8)
+        self.parts() * record_bytes(self.block)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::kernels::matmul::assembled::{
     COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::avx512::ZMM;
+use crate::kernels::matmul::{MINUS_SUM, record_bytes};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Float sums of the row tile.
@@ -268,7 +269,7 @@ impl Amx<'_> {
     ) -> Result<(), IcedError> {
         let Tiles { sums, activations, codes } = tiles(rows);
         let layout = self.spec.layout;
-        code.tileloadd(activations, ptr(INPUT + ROW_BYTES + part * (self.block + 8)))?;
+        code.tileloadd(activations, ptr(INPUT + ROW_BYTES + part * record_bytes(self.block)))?;
         // Part 0 of the next block counts as one behind the last.
         let (block, in_block) = (part / self.parts(), part % self.parts() * self.block * GROUP);
         for group in 0..shape.groups {
@@ -321,9 +322,12 @@ impl Amx<'_> {
             self.wide.block_parameters(code, blocks, group, SCALES[group], ZEROS[group])?;
         }
         for row in 0..rows {
-            let record = row * self.spec.input_row_bytes() + part * (self.block + 8);
+            let record = row * self.spec.input_row_bytes() + part * record_bytes(self.block);
             if !self.is_about_zero() {
-                code.vcvtdq2ps(MINUS_CODE_SUM, dword_bcst(INPUT + (record + self.block + 4)))?;
+                code.vcvtdq2ps(
+                    MINUS_CODE_SUM,
+                    dword_bcst(INPUT + (record + self.block + MINUS_SUM)),
+                )?;
             }
             for group in 0..shape.groups {
                 code.vmulps(scale, SCALES[group], dword_bcst(INPUT + (record + self.block)))?;

@@ -1,9 +1,9 @@
 //! Integer arithmetic in 256-bit vectors: exact sums of codes times activations, scaled per block.
 //!
 //! * int4 in pairs: unsigned nibbles times signed bytes by `vpmaddubsw`; eight such pairs stay below
-//!   2¹⁵ (8 · 2 · 15 · 127 = 30,480), so 32 elements are summed in 16 bits and widened once.
-//! * int8 in pairs: a pair 2 · 255 · 127 would not fit, but with s = code − 128 the pair
-//!   |s| · (± a) is at most 2 · 128 · 127 = 32,512. It is widened at once. The sum is that of
+//!   2¹⁵ (8 · 2 · 15 · 120 = 28,800), so 32 elements are summed in 16 bits and widened once.
+//! * int8 in pairs: a pair 2 · 255 · 120 would not fit, but with s = code − 128 the pair
+//!   |s| · (± a) is at most 2 · 128 · 120 = 30,720. It is widened at once. The sum is that of
 //!   (code − 128) · a.
 //! * AVX-VNNI: `vpdpbusd` adds four products of either format in 32 bits.
 //!
@@ -14,10 +14,10 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx2, Place, Products, REGISTER, YMM, places};
-use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS, ahead,
 };
+use crate::kernels::matmul::{Activation, MINUS_SUM, record_bytes};
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
 /// Most registers of integer sums.
@@ -94,11 +94,11 @@ impl Avx2<'_> {
         code.mov(COUNT, layout.block_count() as i64)?;
         code.set_label(&mut again)?;
         for part in 0..blocks.block / block {
-            let part = Part { block, input: part * (block + 8), first_unit: part * units };
+            let part = Part { block, input: part * record_bytes(block), first_unit: part * units };
             self.exact_sums(code, blocks, part, places, wholes)?;
             self.scale(code, blocks, part, places, wholes)?;
         }
-        code.add(INPUT, (blocks.block / block * (block + 8)) as i32)?;
+        code.add(INPUT, (blocks.block / block * record_bytes(block)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
@@ -167,7 +167,7 @@ impl Avx2<'_> {
     /// Address of −Σ a of a part.
     fn minus_code_sum(&self, part: Part, place: Place) -> AsmMemoryOperand {
         let row = place.row * self.spec.input_row_bytes();
-        dword_ptr(INPUT + (row + part.input + part.block + 4))
+        dword_ptr(INPUT + (row + part.input + part.block + MINUS_SUM))
     }
 
     /// The implied zero point is two to this.

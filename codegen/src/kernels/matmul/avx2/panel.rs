@@ -12,11 +12,11 @@ use iced_x86::code_asm::*;
 
 use super::integer::{self, CHUNK, Codes, Part};
 use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
-use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
     ahead,
 };
+use crate::kernels::matmul::{Activation, MINUS_SUM, record_bytes};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
@@ -62,11 +62,11 @@ impl Avx2<'_> {
         self.keep_block(code, blocks)?;
         let units = block / self.unit_elements();
         for part in 0..blocks.block / block {
-            let part = Part { block, input: part * (block + 8), first_unit: part * units };
+            let part = Part { block, input: part * record_bytes(block), first_unit: part * units };
             self.keep_codes(code, part)?;
             self.all_steps(code, blocks, part)?;
         }
-        code.add(TILE_INPUT, (blocks.block / block * (block + 8)) as i32)?;
+        code.add(TILE_INPUT, (blocks.block / block * record_bytes(block)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(left)?;
         code.jnz(again)?;
@@ -167,7 +167,7 @@ impl Avx2<'_> {
         let input = |row: usize, offset: usize| {
             dword_ptr(INPUT + (row * self.spec.input_row_bytes() + part.input + offset))
         };
-        let minus_sum = part.block + 4;
+        let minus_sum = part.block + MINUS_SUM;
         let from_zero_point = self.products == Products::Vnni && blocks.zero == ZeroPoint::Implied;
         if !self.is_pairs_of_nibbles() {
             for (row, wholes) in wholes.chunks(2).enumerate() {
@@ -259,14 +259,14 @@ impl Avx2<'_> {
         for (row, wholes) in wholes.chunks(2).enumerate() {
             let is_implied = blocks.zero == ZeroPoint::Implied;
             if is_implied && self.is_pairs_of_nibbles() {
-                code.vpbroadcastd(row_value, input(row, block + 4))?;
+                code.vpbroadcastd(row_value, input(row, block + MINUS_SUM))?;
                 code.vpslld(row_value, row_value, shift)?;
                 for whole in wholes {
                     code.vpaddd(*whole, *whole, row_value)?;
                 }
             }
             if !is_implied {
-                code.vpbroadcastd(row_value, input(row, block + 4))?;
+                code.vpbroadcastd(row_value, input(row, block + MINUS_SUM))?;
                 if self.is_pairs_of_bytes() && blocks.zero == ZeroPoint::Float {
                     // The rounded term is that of the codes themselves.
                     code.vpslld(free, row_value, shift)?;

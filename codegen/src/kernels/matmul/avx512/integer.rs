@@ -5,25 +5,33 @@
 //! | rows | float sums | integer sums | codes | others |
 //! |---|---|---|---|---|
 //! | 1, 2, 4 | by row | by row, two in turn | 2, one unit at a time | scale, zero point, 2 free, mask |
-//! | 8, 16 (8) | by row | 4 rows at a time | 8 (16): the whole block | scale, zero point, 1 free, mask |
+//! | 8, 16 (8), int8 | by row | 4 rows at a time | 8 (16): the whole block | scale, zero point, 1 free, mask |
+//! | 8, 16 (8), int4 | by row | 2 rows at a time | 8 (16): the whole block | scale, zero point, start of sums, 2 free, mask |
 //!
-//! Many rows share a block's codes once they are taken apart; four rows at a time are enough for
+//! Many rows share a block's codes once they are taken apart; a few rows at a time are enough for
 //! chains of dependent products not to wait. Integer sums begin with −zero · Σ a where the zero point
-//! is implied (a shift of the block's −Σ a), so that floating-point units, which also multiply bytes,
-//! have three operations a block. Two of them besides eight products bound the share of the peak that
-//! blocks of 32 can have: 80 %.
+//! is implied, so that the units that multiply, bytes as well as floats, have two operations a block
+//! besides the products: 80 % of the peak is the most that blocks of 32 could have. So many rows of
+//! int4 sum half of a block in pairs (see `quantise`): two additions of bytes, which have units of
+//! their own, and one product in place of two. That leaves eight operations for the products of ten.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
-use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
-use crate::kernels::matmul::decode;
+use crate::kernels::matmul::{
+    Activation, MINUS_SUM, PAIRS_BEGIN, decode, paired_sixteens, record_bytes,
+};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
 /// Rows whose integer sums a tile of many rows holds at a time.
 const AT_ONCE: usize = 4;
+/// The same of int4, whose sums in pairs need registers for their factors.
+const PAIRED_AT_ONCE: usize = 2;
+/// What is added to both codes of a pair: to the second 128 − 8, so that the factor with the first
+/// activation is not negative, to the first −8. [`Avx512::data`] has them.
+pub(super) const CENTRES: [u32; 2] = [0x7878_7878, 0xf8f8_f8f8];
 /// Least rows of a tile that holds the codes of a block.
 pub(super) const MANY_ROWS: usize = 8;
 
@@ -75,11 +83,13 @@ impl Avx512<'_> {
         for part in 0..blocks.block / activations {
             if shape.rows < MANY_ROWS {
                 self.few_rows(code, shape, &block, part, rest)?;
+            } else if self.is_int4() {
+                self.paired_rows(code, shape, &block, part, rest)?;
             } else {
                 self.many_rows(code, shape, &block, part, rest)?;
             }
         }
-        code.add(INPUT, (blocks.block / activations * (activations + 8)) as i32)?;
+        code.add(INPUT, (blocks.block / activations * record_bytes(activations)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
@@ -115,7 +125,11 @@ impl Avx512<'_> {
                         let chain = (unit + index) % chains;
                         let whole = wholes[(row * shape.groups + group) * chains + chain];
                         let first = unit * per_unit + index * 4;
-                        code.vpdpbusd(whole, *codes, self.input(block, part, row, first))?;
+                        code.vpdpbusd(
+                            whole,
+                            *codes,
+                            dword_bcst(self.input(block, part, row, first)),
+                        )?;
                     }
                 }
             }
@@ -153,7 +167,11 @@ impl Avx512<'_> {
             }
             for (index, codes) in codes.iter().enumerate() {
                 for (row, whole) in rows.clone().zip(wholes) {
-                    code.vpdpbusd(*whole, *codes, self.input(block, part, row, index * 4))?;
+                    code.vpdpbusd(
+                        *whole,
+                        *codes,
+                        dword_bcst(self.input(block, part, row, index * 4)),
+                    )?;
                 }
             }
             for (row, whole) in rows.zip(wholes) {
@@ -163,10 +181,83 @@ impl Avx512<'_> {
         Ok(())
     }
 
-    /// Four bytes of a row's record: activations from `offset` on, then their scale and −Σ a.
+    /// One block of activations, whose codes of int4 are all held: some rows after others, one group,
+    /// the first half in pairs.
+    fn paired_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        block: &Block<'_>,
+        part: usize,
+        free: &[AsmRegisterZmm],
+    ) -> Result<(), IcedError> {
+        let (codes, free) = free.split_at(block.activations / 4);
+        let (wholes, free) = free.split_at(PAIRED_AT_ONCE);
+        let [begin, first_factor, second_factor] = [free[0], free[1], free[2]];
+        let units: Vec<_> = codes.chunks(2).map(|codes| (codes[0], codes[1])).collect();
+        let paired = 2 * paired_sixteens(block.activations);
+        for (unit, codes) in codes.chunks(2).enumerate() {
+            self.unit_codes(code, shape, block, part, [unit, 0], codes)?;
+        }
+        // −Σ w₁ (w₂ + 128), w about 8; codes of pairs are kept as −8 + code and 120 + code.
+        code.vpxord(wholes[0], wholes[0], wholes[0])?;
+        for (register, centre) in [first_factor, second_factor].into_iter().zip(&self.centres) {
+            code.vpbroadcastd(register, dword_ptr(*centre.borrow()))?;
+        }
+        for (first, second) in &units[..paired] {
+            code.vpaddb(*second, *second, first_factor)?;
+            code.vpaddb(*first, *first, second_factor)?;
+            code.vpdpbusd(wholes[0], *second, *first)?;
+        }
+        code.vpxord(begin, begin, begin)?;
+        code.vpsubd(begin, begin, wholes[0])?;
+        for first_row in (0..shape.rows).step_by(PAIRED_AT_ONCE) {
+            let rows = first_row..first_row + PAIRED_AT_ONCE;
+            for (row, whole) in rows.clone().zip(wholes) {
+                let of_row = block.activations + PAIRS_BEGIN;
+                let of_row = dword_bcst(self.input(block, part, row, of_row));
+                code.vpaddd(*whole, begin, of_row)?;
+                if block.blocks.zero != ZeroPoint::Implied {
+                    // About 0 instead of 8.
+                    code.vpslld(first_factor, self.minus_sum(block, part, row), 3)?;
+                    code.vpsubd(*whole, *whole, first_factor)?;
+                }
+            }
+            for (unit, (first, second)) in units.iter().enumerate() {
+                for (row, whole) in rows.clone().zip(wholes) {
+                    let [low, high] = [0, 4].map(|at| self.input(block, part, row, unit * 8 + at));
+                    if unit < paired {
+                        code.vpbroadcastd(first_factor, dword_ptr(low))?;
+                        code.vpbroadcastd(second_factor, dword_ptr(high))?;
+                        code.vpaddb(first_factor, first_factor, *second)?;
+                        code.vpaddb(second_factor, second_factor, *first)?;
+                        code.vpdpbusd(*whole, first_factor, second_factor)?;
+                    } else {
+                        code.vpdpbusd(*whole, *first, dword_bcst(low))?;
+                        code.vpdpbusd(*whole, *second, dword_bcst(high))?;
+                    }
+                }
+            }
+            for (row, whole) in rows.zip(wholes) {
+                self.add_block(code, shape, block, part, [row, 0], *whole, first_factor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Four bytes of a row's record: activations from `offset` on, then their scale and sums.
     fn input(&self, block: &Block<'_>, part: usize, row: usize, offset: usize) -> AsmMemoryOperand {
-        let record = row * self.spec.input_row_bytes() + part * (block.activations + 8);
-        dword_bcst(INPUT + (record + offset))
+        let record = row * self.spec.input_row_bytes() + part * record_bytes(block.activations);
+        INPUT + (record + offset)
+    }
+
+    /// −Σ a of a row's block.
+    fn minus_sum(&self, block: &Block<'_>, part: usize, row: usize) -> AsmMemoryOperand {
+        dword_bcst(self.input(block, part, row, block.activations + MINUS_SUM))
+    }
+
+    fn is_int4(&self) -> bool {
+        matches!(self.spec.layout.format, WeightFormat::Int4(_))
     }
 
     /// What a row's integer sum begins with: −zero · Σ a of a zero point that is implied, 8 or 128.
@@ -181,9 +272,8 @@ impl Avx512<'_> {
         if block.blocks.zero != ZeroPoint::Implied {
             return code.vpxord(whole, whole, whole);
         }
-        let is_int4 = matches!(self.spec.layout.format, WeightFormat::Int4(_));
-        let log_zero = if is_int4 { 3 } else { 7 };
-        code.vpslld(whole, self.input(block, part, row, block.activations + 4), log_zero)
+        let log_zero = if self.is_int4() { 3 } else { 7 };
+        code.vpslld(whole, self.minus_sum(block, part, row), log_zero)
     }
 
     /// Takes a unit's codes apart into the first registers; returns of how many.
@@ -201,7 +291,7 @@ impl Avx512<'_> {
         let at = layout.codes_offset() + self.weight_offset(group, unit);
         code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(shape.rows)))?;
         let packed = zmmword_ptr(WEIGHTS + at);
-        if !matches!(layout.format, WeightFormat::Int4(_)) {
+        if !self.is_int4() {
             code.vmovdqu32(codes[0], packed)?;
             return Ok(1);
         }
@@ -227,10 +317,10 @@ impl Avx512<'_> {
     ) -> Result<(), IcedError> {
         code.vcvtdq2ps(whole, whole)?;
         if block.blocks.zero != ZeroPoint::Implied {
-            code.vcvtdq2ps(free, self.input(block, part, row, block.activations + 4))?;
+            code.vcvtdq2ps(free, self.minus_sum(block, part, row))?;
             code.vfmadd231ps(whole, block.zeros[group], free)?;
         }
-        let scale = self.input(block, part, row, block.activations);
+        let scale = dword_bcst(self.input(block, part, row, block.activations));
         code.vmulps(free, block.scales[group], scale)?;
         code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }

@@ -44,6 +44,8 @@ pub(super) struct Avx512<'a> {
     spec: &'a MatmulSpec,
     /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
+    /// [`integer::CENTRES`].
+    centres: [RefCell<CodeLabel>; 2],
 }
 
 impl Version for Avx512<'_> {
@@ -102,13 +104,18 @@ impl Version for Avx512<'_> {
             code.db(&(2 * pair).to_le_bytes())?;
             code.db(&(2 * pair + 1).to_le_bytes())?;
         }
+        for (label, centre) in self.centres.iter().zip(integer::CENTRES) {
+            code.set_label(&mut label.borrow_mut())?;
+            code.dd(&[centre])?;
+        }
         Ok(())
     }
 }
 
 impl<'a> Avx512<'a> {
     pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec) -> Self {
-        Self { spec, order: RefCell::new(code.create_label()) }
+        let [order, first, second] = [(); 3].map(|()| RefCell::new(code.create_label()));
+        Self { spec, order, centres: [first, second] }
     }
 
     /// The lane that [`MASK`] repeats.

@@ -70,11 +70,11 @@ pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
 /// Codes, scale and code sum of one activation block.
 fn quantise_model(x: &[f32], block: usize) -> (Vec<i32>, f32, f32) {
     let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-    let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+    let inverse = if largest > 1e-30 { 120.1 / largest } else { 0.0 };
     let mut codes: Vec<i32> = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
     codes.resize(block, 0);
     let sum = codes.iter().sum::<i32>() as f32;
-    (codes, largest / 127.0, sum)
+    (codes, largest / 120.1, sum)
 }
 
 /// One output by the specification in the module's header.

@@ -211,32 +211,37 @@ impl Activations {
                 for index in 0..blocks {
                     let begin = (index * block).min(input.len());
                     let part = &input[begin..(begin + block).min(input.len())];
-                    let at = index * (block + 8);
+                    let at = index * (block + 12);
                     let codes = &rounded[at..at + block];
                     let scale = f32::from_le_bytes(word(at + block));
-                    let minus_sum = i32::from_le_bytes(word(at + block + 4));
-                    row.block(part, codes, scale, minus_sum);
+                    let sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));
+                    row.block(part, codes, scale, sums);
                 }
                 row
             }
         }
     }
 
-    /// A block: its scale is max |x| / 127 rounded, and each code the nearest whole number to
-    /// x · 127 / max |x|, of which quotient and product are rounded.
-    fn block(&mut self, part: &[f32], codes: &[u8], scale: f32, minus_sum: i32) {
+    /// A block: its scale is max |x| / 120.1 rounded, and each code the nearest whole number to
+    /// x · 120.1 / max |x|, of which quotient and product are rounded. The first sum is minus that of
+    /// the codes, the second what sums in pairs begin with.
+    fn block(&mut self, part: &[f32], codes: &[u8], scale: f32, [minus_sum, pairs]: [i32; 2]) {
         let largest = part.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let codes: Vec<i32> = codes.iter().map(|code| i32::from(*code as i8)).collect();
         assert_eq!(-codes.iter().sum::<i32>(), minus_sum);
+        let (paired, rest) = codes.split_at(codes.len() / 32 * 16);
+        let terms = paired.chunks(8).flat_map(|unit| unit[..4].iter().zip(&unit[4..]));
+        let terms = terms.map(|(first, second)| (first + 128) * second).sum::<i32>();
+        assert_eq!(-terms - 8 * rest.iter().sum::<i32>(), pairs);
         assert!(codes[part.len()..].iter().all(|code| *code == 0), "behind the last activation");
-        assert_eq!(scale.to_bits(), (largest / 127.0).to_bits(), "scale of {largest:e}");
+        assert_eq!(scale.to_bits(), (largest / 120.1).to_bits(), "scale of {largest:e}");
         for (x, code) in part.iter().zip(&codes) {
             let quotient = match largest.is_finite() && largest > NEGLIGIBLE {
-                true => f64::from(*x) * 127.0 / f64::from(largest),
+                true => f64::from(*x) * 120.1 / f64::from(largest),
                 false => 0.0,
             };
             let error = (f64::from(*code) - quotient).abs();
-            assert!(error <= 0.5 + 2.0 * 127.0 * U * FIRST_ORDER, "{x:e} of {largest:e}: {code}");
+            assert!(error <= 0.5 + 2.0 * 120.1 * U * FIRST_ORDER, "{x:e} of {largest:e}: {code}");
         }
         let scale = f64::from(scale);
         self.values.extend(codes[..part.len()].iter().map(|code| f64::from(*code) * scale));
@@ -284,7 +289,7 @@ impl Oracle<'_> {
         let mut zeros = 0.0;
         if let Some(Activation::Int8 { block, .. }) = self.spec.activation() {
             roundings = x.blocks.len() as f64 + 4.0;
-            // No code is further than 512 from its zero point, no activation above 127.
+            // No code is further than 512 from its zero point, no activation above 120.
             tiny += 65_536.0 * reduction as f64;
             for (index, (scale, sum)) in x.blocks.iter().enumerate() {
                 let Some((weight_scale, zero)) = self.weight.parameters(channel, index * block)

@@ -131,7 +131,7 @@ fn the_largest_sums_of_tiles_fit() {
             let mut case = Case::interpreted(spec, IsaLevel::Amx);
             for code in codes {
                 pack_quantised(&spec.layout, &Extremes { code }, &mut case.packed).unwrap();
-                for hard in [&[127.0; 128], &[-127.0; 128]] {
+                for hard in EXTREMES {
                     case.hard = hard;
                     case.check(17, 1);
                 }
