@@ -243,6 +243,8 @@ struct Finished {
     maxima: Value,
     /// Sum of the weights of each head.
     totals: Value,
+    /// Unit of the scores: ln 2 where they are in base 2.
+    unit: f32,
 }
 
 impl Finished {
@@ -299,7 +301,8 @@ impl Finished {
                     let total = b.element(self.totals, head, 4);
                     let total = b.load(FLOAT, total, 0);
                     let log = b.ln(total);
-                    let sum = b.fadd(maximum, log);
+                    let unit = b.float(self.unit);
+                    let sum = b.fma(maximum, unit, log);
                     let lse = b.element(lse, head, 4);
                     b.store(sum, lse, 0);
                 });

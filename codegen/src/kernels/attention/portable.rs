@@ -139,6 +139,7 @@ pub(super) fn define(
                 sums: (item.sums, value_width.next_multiple_of(4) * 4),
                 maxima: item.maxima,
                 totals: item.totals,
+                unit: 1.0,
             };
             finished.write(b, spec, output);
             finished.observe(b, spec, context, layer, row, head);

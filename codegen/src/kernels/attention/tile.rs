@@ -3,7 +3,7 @@
 //! | step | result |
 //! |---|---|
 //! | `scores` | `s[q, j] = Σ_d query[q, d] · key[j, d]`: one chain of fused steps, d ascending |
-//! | `weigh` | scores become `exp(s - m)`; running maxima m, totals and factors of the sums so far |
+//! | `weigh` | scores, in base 2, become `2^(s - m)`; running maxima m, totals and factors of the sums so far |
 //! | `values` | `o[q, c] = o[q, c] · factor[q]`, then one fused step per key, keys ascending |
 //!
 //! Lanes of `scores` are keys and lanes of `values` are columns, so neither product ever adds lanes:

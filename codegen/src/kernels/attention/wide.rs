@@ -12,10 +12,11 @@
 //! # Order of sums
 //!
 //! Of one query, whatever shares its tile: ranges in order; in a range, chunks and tiles that begin
-//! at multiples of their lengths in the plane. Within a chunk, per tile with maximum t:
-//! `m' = max(m, t); f = exp(m - m'); w[j] = exp(s[j] - m'); l = f·l + Σ w; o = f·o, then
+//! at multiples of their lengths in the plane. Scores s are in base 2: log₂ e is in their factor.
+//! Within a chunk, per tile with maximum t:
+//! `m' = max(m, t); f = 2^(m - m'); w[j] = 2^(s[j] - m'); l = f·l + Σ w; o = f·o, then
 //! o = fma(w[j], v[j], o)` for j ascending (`tile` has the order inside each sum). Then, per chunk,
-//! into the query's sums: `M' = max(M, m); F = exp(M - M'); e = exp(m - M'); L = fma(L, F, l·e);
+//! into the query's sums: `M' = max(M, m); F = 2^(M - M'); e = 2^(m - M'); L = fma(L, F, l·e);
 //! O = fma(O, F, o·e)`. The result is O / L. M and L begin at the sink's logit and 1, or at the
 //! least float and 0. Chunks and tiles without a key of the query leave its sums as they are.
 //!
@@ -25,11 +26,12 @@
 //! # Error bound
 //!
 //! With u = 2⁻²⁴: a score sums `key_width` products in one chain, |Δs| ≤ (key_width + 1)·u·Σ|q·k|·scale;
-//! its shift rounds once and exp adds 2 ulp, 4u. Each later tile of its chunk, and its chunk's and
-//! each later combination, may rescale it: a shift, an exp and a product, 5u and one u of the span of
-//! all scores. That makes the relative error E of a weight. Total and weighted sum round once a row;
+//! log₂ e and its product with the factor add 2·u·|s|; the shift rounds once and the power adds 2 ulp,
+//! 4u. Each later tile of its chunk, and its chunk's and each later combination, may rescale it: a
+//! shift, a power and a product, 5u and one u of the span of all scores. That makes the relative error
+//! E of a weight. Total and weighted sum round once a row;
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
-//! Over an int8 cache a score is an exact sum times three factors, |Δs| ≤ 3·u·|s|. A code is that of
+//! Over an int8 cache a score is an exact sum times four factors, |Δs| ≤ 5·u·|s|. A code is that of
 //! the definition, or its neighbour where E may move it over the middle of two, which adds g·|v| to y
 //! for each such key; how far the definition is from float32 stands in `docs/numerics.md`.
 

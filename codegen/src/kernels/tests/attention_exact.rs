@@ -21,8 +21,10 @@ pub(super) struct Exact {
 
 /// A score sums `width` products by fused steps, on the portable level in four lanes, at most
 /// width / 4 + 6 roundings of Σ|q·k|, on the others in one chain, at most width; it is scaled by
-/// one more. A cap divides, takes tanh (4 ulp, so 8u, of at most the cap) and multiplies. Its shift
-/// by the running maximum rounds once, of at most the span of all scores; exp adds 2 ulp, 4u. Each
+/// one more. A cap divides, takes tanh (4 ulp, so 8u, of at most the cap) and multiplies. The wide
+/// levels have scores, and sinks, in base 2: log₂ e and its product with a factor, or with a capped
+/// score or a sink, are rounded, 2u. Its shift by the running maximum rounds once, of at most the span
+/// of all scores; exp adds 2 ulp, 4u. Each
 /// of the T tiles, and on wide levels of the combinations of chunks, may rescale what came before:
 /// a shift, an exp, a product, 5u and one u of the span. That makes the relative error E of a
 /// weight. Total and weighted sum add a rounding per row, the division one; total and sum carry the
@@ -47,6 +49,7 @@ pub(super) fn exact(
     let is_int8 = spec.cache.number == CacheType::Int8;
     let query = if is_int8 { rounded(query) } else { double(query) };
     let (mut scores, mut score_error) = (Vec::new(), 0f64);
+    let in_base_2 = if level == IsaLevel::Portable { 0.0 } else { 2.0 * U };
     for (slot, row) in places(span) {
         let key = planes.key(slot, kv_head, row);
         let product: f64 = query.iter().zip(&key).map(|(q, k)| q * k).sum();
@@ -64,9 +67,10 @@ pub(super) fn exact(
             error += (score.abs() + 9.0 * cap) * U;
             cap * (score / cap).tanh()
         });
-        score_error = score_error.max(error);
+        score_error = score_error.max(error + in_base_2 * score.abs());
     }
     let sink = sink.map(f64::from);
+    score_error = score_error.max(sink.map_or(0.0, |sink| in_base_2 * sink.abs()));
     let all = || scores.iter().copied().chain(sink);
     let (largest, least) = (all().fold(f64::MIN, f64::max), all().fold(f64::MAX, f64::min));
     let total: f64 = all().map(|score| (score - largest).exp()).sum();

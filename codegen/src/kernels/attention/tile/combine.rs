@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 
 use super::Tile;
 use super::blocks::bind;
-use super::weigh::{CONSTANTS, exp, exp_numbers};
+use super::weigh::{CONSTANTS, exp2, exp2_numbers};
 use crate::kernels::attention::vector::{Emitted, Vectors};
 
 /// `(scratch, queries)`. A chunk without a key of a query has the least maximum, no total and no sums:
@@ -25,7 +25,7 @@ pub(in crate::kernels::attention) fn combine(v: &mut Vectors<'_>, tile: &Tile<'_
     v.store(r8 + scratch.all_maxima, 12)?;
     v.sub(0, 2, 12)?;
     v.sub(1, 3, 12)?;
-    exp(v, 2, [0, 4, 8], 13)?;
+    exp2(v, 2, [0, 4, 8], 13)?;
     v.store(r8 + of_all, 8)?;
     v.store(r8 + of_chunk, 9)?;
     v.mul(10, 9, r8 + scratch.totals)?;
@@ -55,7 +55,7 @@ pub(in crate::kernels::attention) fn combine(v: &mut Vectors<'_>, tile: &Tile<'_
     v.code.vzeroupper()?;
     v.code.ret()?;
     v.code.set_label(&mut constants)?;
-    exp_numbers(v)
+    exp2_numbers(v)
 }
 
 /// `(scratch, queries)`: a chunk begins without weights.

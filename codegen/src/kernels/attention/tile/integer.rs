@@ -8,6 +8,8 @@
 //!
 //! Codes of keys are stored with 128 added, so a query's sums begin at -128 times the sum of its codes.
 
+use std::f32::consts::LOG2_E;
+
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
@@ -359,10 +361,12 @@ pub(in crate::kernels::attention) fn round_queries(
     v.code.ret()?;
 
     v.code.set_label(&mut data)?;
+    // A cap needs scores as they are.
+    let factor = tile.scale * if tile.softcap == 0.0 { LOG2_E } else { 1.0 };
     v.code.dd(&[
         0x7fff_ffff,
         TOP_CODE.to_bits(),
-        tile.scale.to_bits(),
+        factor.to_bits(),
         f32::MIN_POSITIVE.to_bits(),
         0,
         0,

@@ -1,7 +1,11 @@
 //! Scores become weights: running maxima, totals and factors of the sums so far move on.
 //!
-//! `exp` is the function of `emit::math`: the same steps in the same order, within 2 units in the
-//! last place; arguments are not positive here, so its upper bound is left out.
+//! Scores are in base 2 here: log₂ e is part of their factor. 2ˣ = 2ⁿ · 2ᶠ with n the nearest whole
+//! number, so that f = x - n is exact, and 2ᶠ by the polynomial of degree 6 with 1 at 0 that is within
+//! 2·10⁻⁹ on ± ½ (least squares, weighted until errors are level); all steps together are within one
+//! unit in the last place. Arguments are not positive. Those below -150 give 0.
+
+use std::f32::consts::LOG2_E;
 
 use iced_x86::code_asm::*;
 use weir_abi::KEY_TILE;
@@ -17,46 +21,42 @@ use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 /// Registers of scores that are worked on at a time.
 const SCORES: usize = 4;
 
-/// Numbers of `exp`, each in every lane, at these offsets (times 64) from the constants' label.
-const EXP: [f32; 13] = [
-    -104.0,
-    std::f32::consts::LOG2_E,
-    -0.693_359_4,
-    2.121_944_4e-4,
-    1.0 / 5040.0,
-    1.0 / 720.0,
-    1.0 / 120.0,
-    1.0 / 24.0,
-    1.0 / 6.0,
-    0.5,
-    1.0,
+/// Numbers of [`exp2`], each in every lane, at these offsets (times 64) from the constants' label.
+const EXP2: [f32; 9] = [
+    -150.0,
+    1.535_336_2e-4,
+    1.339_887_4e-3,
+    9.618_437e-3,
+    5.550_332_4e-2,
+    2.402_264_8e-1,
+    6.931_472e-1,
     1.0,
     // The exponent's bias as an integer.
     f32::from_bits(127),
 ];
 const LEAST: usize = 0;
-const PER_LN2: usize = 1;
-const ONE: usize = 10;
-const LN2: [usize; 2] = [2, 3];
-const SERIES: std::ops::Range<usize> = 4..12;
-const BIAS: usize = 12;
-/// The scores' factor; 1 where they are capped, and so scaled, before.
-const SCALE: usize = 13;
+const SERIES: std::ops::Range<usize> = 1..8;
+const ONE: usize = 7;
+const BIAS: usize = 8;
+/// The scores' factor; log₂ e where they are capped, and so scaled, before.
+const SCALE: usize = 9;
 /// Minus infinity.
-const NEVER: usize = 14;
+const NEVER: usize = 10;
 /// The scores' cap.
-const CAP: usize = 15;
+const CAP: usize = 11;
 /// The sign bit.
-const SIGN: usize = 16;
+const SIGN: usize = 12;
 /// The factor of scores that get a cap.
-const UNCAPPED: usize = 17;
+const UNCAPPED: usize = 13;
+/// Factor of a capped score's exponent.
+const TWICE: usize = 14;
 /// What weights over an int8 cache are rounded with.
-const LEAST_OF_STEPS: usize = 18;
-const TOP: usize = 19;
-const ONE_OF_TOP: usize = 20;
-const ORDER: usize = 21;
+const LEAST_OF_STEPS: usize = 15;
+const TOP: usize = 16;
+const ONE_OF_TOP: usize = 17;
+const ORDER: usize = 18;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 22;
+const MASKS: usize = 19;
 
 pub(super) const CONSTANTS: AsmRegister64 = rcx;
 
@@ -68,18 +68,17 @@ fn in_all_lanes(v: &mut Vectors<'_>, numbers: impl Iterator<Item = f32>) -> Emit
     Ok(())
 }
 
-/// Data that [`exp`] reads, [`CONSTANTS`] at its begin.
-pub(super) fn exp_numbers(v: &mut Vectors<'_>) -> Emitted {
-    in_all_lanes(v, EXP.into_iter())
+/// Data that [`exp2`] reads, [`CONSTANTS`] at its begin.
+pub(super) fn exp2_numbers(v: &mut Vectors<'_>) -> Emitted {
+    in_all_lanes(v, EXP2.into_iter())
 }
 
 fn constant(index: usize) -> AsmMemoryOperand {
     CONSTANTS + index * 64
 }
 
-/// Registers `x .. x + SCORES` become their exponentials in `y .. y + SCORES`; `n` and the one
-/// `scratch` are destroyed.
-pub(super) fn exp(
+/// Two to the registers `x .. x + count` in `y .. y + count`; `n` and the one `scratch` are destroyed.
+pub(super) fn exp2(
     v: &mut Vectors<'_>,
     count: usize,
     [x, n, y]: [usize; 3],
@@ -90,13 +89,8 @@ pub(super) fn exp(
      -> Emitted { (0..count).try_for_each(|index| emit(v, index)) };
     v.load(scratch, constant(LEAST))?;
     each(v, &|v, i| v.max(x + i, scratch, x + i))?;
-    v.load(scratch, constant(PER_LN2))?;
-    each(v, &|v, i| v.mul(n + i, x + i, scratch))?;
-    each(v, &|v, i| v.round(n + i, n + i))?;
-    for part in LN2 {
-        v.load(scratch, constant(part))?;
-        each(v, &|v, i| v.multiply_add(x + i, n + i, scratch))?;
-    }
+    each(v, &|v, i| v.round(n + i, x + i))?;
+    each(v, &|v, i| v.sub(x + i, x + i, n + i))?;
     each(v, &|v, i| v.load(y + i, constant(SERIES.start)))?;
     for coefficient in SERIES.skip(1) {
         v.load(scratch, constant(coefficient))?;
@@ -190,7 +184,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.code.sub(rdx, tile.group as i32)?;
     v.code.jnz(next_row)?;
 
-    // Maxima move on; what came before is worth exp(old - new) of it.
+    // Maxima move on; what came before is worth 2 to the difference of it.
     let mut again = v.code.create_label();
     v.code.mov(r8, rdi)?;
     v.code.mov(rdx, rsi)?;
@@ -199,7 +193,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.max(12, 4, r8 + scratch.tile_maxima)?;
     v.store(r8 + scratch.maxima, 12)?;
     v.sub(0, 4, 12)?;
-    exp(v, 1, [0, 4, 8], 13)?;
+    exp2(v, 1, [0, 4, 8], 13)?;
     v.store(r8 + scratch.factors, 8)?;
     v.code.add(r8, bytes as i32)?;
     v.code.sub(rdx, v.width.lanes() as i32)?;
@@ -272,10 +266,10 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.code.ret()?;
 
     v.code.set_label(&mut constants)?;
-    let scale = if tile.softcap == 0.0 { tile.scale } else { 1.0 };
-    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale];
+    let scale = if tile.softcap == 0.0 { tile.scale * LOG2_E } else { LOG2_E };
+    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale, 2.0 * LOG2_E];
     let of_steps = [LEAST_STEP, TOP_WEIGHT, 1.0 / TOP_WEIGHT];
-    in_all_lanes(v, EXP.into_iter().chain(numbers).chain(of_steps))?;
+    in_all_lanes(v, EXP2.into_iter().chain(numbers).chain(of_steps))?;
     v.code.dd(&PACK_ORDER)?;
     v.code.dd(&[0; 8])?;
     for mask in [0u32, u32::MAX, 0] {
@@ -290,8 +284,8 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
 /// e = exp(-2·|x|).
 ///
 /// The error: e is off by 4u of itself, so the quotient by 8u·e / (1 + e)² ≤ 2u and its own three
-/// roundings, 5u of 1 at most; x has two roundings and tanh has no slope above 1; the last product
-/// rounds once. Together 6u·c + 2u·|s|.
+/// roundings, 5u of 1 at most; x has four roundings, and x times the slope of tanh is ½ at most; the
+/// last product rounds once. Together 8u·c.
 fn cap_scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let bytes = v.bytes();
     let groups = KEY_TILE / (SCORES * v.width.lanes());
@@ -313,9 +307,9 @@ fn cap_scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         v.store(r8 + index * bytes, index)?;
         v.div(index, index, constant(CAP))?;
         v.or(index, index, constant(SIGN))?;
-        v.add(index, index, index)?;
+        v.mul(index, index, constant(TWICE))?;
     }
-    exp(v, SCORES, [0, 4, 8], 13)?;
+    exp2(v, SCORES, [0, 4, 8], 13)?;
     v.load(12, constant(ONE))?;
     for index in 0..SCORES {
         let (score, power) = (4 + index, 8 + index);
@@ -338,7 +332,7 @@ fn cap_scores(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
 
 /// Exponentials of one group of registers, added to the sums in 14 (and 15 on AVX2).
 fn exp_scores(v: &mut Vectors<'_>, group: usize) -> Emitted {
-    exp(v, SCORES, [0, 4, 8], 13)?;
+    exp2(v, SCORES, [0, 4, 8], 13)?;
     fold_group(v, Fold::Sum, 8, group)
 }
 

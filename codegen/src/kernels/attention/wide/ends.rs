@@ -1,5 +1,7 @@
 //! How a unit of work begins and how it ends: queries go to the scratch, means to the output.
 
+use std::f32::consts::{LN_2, LOG2_E};
+
 use super::{Operands, RowsOfTile, Unit};
 use crate::emit::{Body, FLOAT};
 use crate::kernels::attention::Finished;
@@ -31,7 +33,9 @@ impl Unit<'_> {
                 let (maximum, total) = if spec.sinks {
                     let sink = b.add(head, index);
                     let sink = b.element(operands.sinks, sink, 4);
-                    (b.load(FLOAT, sink, 0), b.float(1.0))
+                    let sink = b.load(FLOAT, sink, 0);
+                    let in_base_2 = b.float(LOG2_E);
+                    (b.fmul(sink, in_base_2), b.float(1.0))
                 } else {
                     (b.float(f32::MIN), b.float(0.0))
                 };
@@ -65,6 +69,7 @@ impl Unit<'_> {
                 sums: (b.element(sums, before, self.scratch.sum_row as i64), self.scratch.sum_row),
                 maxima: b.add_const(state, self.scratch.all_maxima as i64),
                 totals: b.add_const(state, self.scratch.all_totals as i64),
+                unit: LN_2,
             };
             let output = b.element(operands.output, row, spec.output_row as i64 * 4);
             let output = b.element(output, head, spec.cache.value_width as i64 * 4);
