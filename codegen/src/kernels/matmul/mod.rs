@@ -53,7 +53,7 @@ use avx2::Products;
 
 pub use quantise::{Activation, emit_quantise};
 pub(in crate::kernels) use quantise::{
-    MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_sixteens, quantise_block, record_bytes,
+    MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_eights, quantise_block, record_bytes,
     zeros_behind,
 };
 pub use row::emit_unpack_row;

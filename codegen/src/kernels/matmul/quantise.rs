@@ -19,9 +19,9 @@
 //!
 //! with w the codes of int4 about 8. The third term is the row's own, the fourth the channel's. Codes
 //! end at ±120 so that both factors are bytes, the first unsigned. A version may sum the first
-//! ⌊B / 32⌋ sixteens of a block so, of each eight elements the first four being a₁ and the others a₂;
-//! its integer sums then begin with the record's last number, −Σ (a₁ + 128) a₂ over these sixteens
-//! − 8 Σ a over the rest.
+//! ⌊3 B / 32⌋ eights of a block so, the first four elements of each being a₁ and the others a₂; its
+//! integer sums then begin with the record's last number, −Σ (a₁ + 128) a₂ over these eights − 8 Σ a
+//! over the rest.
 //!
 //! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
 
@@ -45,10 +45,10 @@ pub(in crate::kernels) const MINUS_SUM: usize = 4;
 /// Where a record has what sums in pairs begin with, from its scale on.
 pub(in crate::kernels) const PAIRS_BEGIN: usize = 8;
 
-/// How many sixteens of a block may be summed in pairs: half of them leave multipliers and adders
+/// How many eights of a block may be summed in pairs: three quarters leave multipliers and adders
 /// (which on Zen 4 are units of their own) equally busy.
-pub(in crate::kernels) const fn paired_sixteens(block: usize) -> usize {
-    block / 32
+pub(in crate::kernels) const fn paired_eights(block: usize) -> usize {
+    block * 3 / 32
 }
 
 /// Bytes of the record of a block of so many elements.
@@ -215,7 +215,7 @@ pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Valu
     let inverse = b.splat(inverse);
     let [mut sum, mut pairs] = [(); 2].map(|()| b.constant_int(INTS, 0));
     let middle = b.constant_int(INTS, 128);
-    let eight = b.constant_int(INTS, 8);
+    let eights = b.constant_int(INTS, 8);
     for sixteen in 0..block / 16 {
         let [q0, q1, q2, q3] = [0, 1, 2, 3].map(|quad| {
             let x = b.load(LANES, from, (sixteen * 4 + quad) as i32 * 16);
@@ -225,13 +225,13 @@ pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Valu
             sum = b.add(sum, code);
             code
         });
-        for [first, second] in [[q0, q1], [q2, q3]] {
-            let term = if sixteen < paired_sixteens(block) {
+        for (eight, [first, second]) in [[q0, q1], [q2, q3]].into_iter().enumerate() {
+            let term = if sixteen * 2 + eight < paired_eights(block) {
                 let shifted = b.add(first, middle);
                 b.mul(shifted, second)
             } else {
                 let both = b.add(first, second);
-                b.mul(both, eight)
+                b.mul(both, eights)
             };
             pairs = b.add(pairs, term);
         }

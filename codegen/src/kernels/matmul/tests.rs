@@ -175,7 +175,9 @@ fn the_largest_sums_fit() {
                         pack_quantised(&layout, &Extremes { code }, &mut case.packed).unwrap();
                         for hard in EXTREMES {
                             case.hard = hard;
+                            // In tiles, and in panels.
                             case.check(13, 1);
+                            case.check(37, 1);
                         }
                     }
                 }

@@ -9,7 +9,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Blocks, Source};
-use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_sixteens};
+use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_eights};
 
 type Emitted = Result<(), IcedError>;
 
@@ -354,12 +354,17 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
         // Twice what sums in pairs begin with, as in `quantise`.
         let [words, factors] = if sixteen % 2 == 0 { [ymm2, ymm3] } else { [ymm6, ymm7] };
         code.vpmovsxbw(words, first)?;
-        if sixteen < paired_sixteens(block) {
-            code.vpshufd(factors, words, 0x4e)?;
-            code.vpaddw(factors, factors, wide(Constant::SecondFour))?;
-            code.vpmaddwd(words, words, factors)?;
-        } else {
-            code.vpmaddwd(words, words, wide(Constant::Sixteens))?;
+        match paired_eights(block).saturating_sub(2 * sixteen) {
+            0 => code.vpmaddwd(words, words, wide(Constant::Sixteens))?,
+            paired => {
+                code.vpshufd(factors, words, 0x4e)?;
+                code.vpaddw(factors, factors, wide(Constant::SecondFour))?;
+                if paired == 1 {
+                    let sixteens = xmmword_ptr(constant(Constant::Sixteens));
+                    code.vinserti128(factors, factors, sixteens, 1)?;
+                }
+                code.vpmaddwd(words, words, factors)?;
+            }
         }
         code.vpaddd(pairs, pairs, words)?;
     }

@@ -12,38 +12,35 @@
 //! chains of dependent products not to wait. Integer sums begin with −zero · Σ a where the zero point
 //! is implied, so that the units that multiply, bytes as well as floats, have two operations a block
 //! besides the products: 80 % of the peak is the most that blocks of 32 could have. So many rows of
-//! int4 sum half of a block in pairs (see `quantise`): two additions of bytes, which have units of
-//! their own, and one product in place of two. That leaves eight operations for the products of ten.
+//! int4 sum three quarters of a block in pairs (see `quantise`): two additions of bytes, which have
+//! units of their own, and one product in place of two. That leaves seven operations of ten. More
+//! rows than a few tiles of int4 are a [`super::panel`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use super::paired::Paired;
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
-use crate::kernels::matmul::{
-    Activation, MINUS_SUM, PAIRS_BEGIN, decode, paired_sixteens, record_bytes,
-};
+use crate::kernels::matmul::{Activation, MINUS_SUM, decode, record_bytes};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
 /// Rows whose integer sums a tile of many rows holds at a time.
 const AT_ONCE: usize = 4;
 /// The same of int4, whose sums in pairs need registers for their factors.
 const PAIRED_AT_ONCE: usize = 2;
-/// What is added to both codes of a pair: to the second 128 − 8, so that the factor with the first
-/// activation is not negative, to the first −8. [`Avx512::data`] has them.
-pub(super) const CENTRES: [u32; 2] = [0x7878_7878, 0xf8f8_f8f8];
 /// Least rows of a tile that holds the codes of a block.
 pub(super) const MANY_ROWS: usize = 8;
 
 /// What all rows of a tile need of a block.
-struct Block<'a> {
-    blocks: Blocks,
+pub(super) struct Block<'a> {
+    pub(super) blocks: Blocks,
     /// Activations of one scale.
-    activations: usize,
+    pub(super) activations: usize,
     /// Scales of the channels, by group.
-    scales: &'a [AsmRegisterZmm],
+    pub(super) scales: &'a [AsmRegisterZmm],
     /// Zero points of the channels, by group, unless they are implied.
-    zeros: &'a [AsmRegisterZmm],
+    pub(super) zeros: &'a [AsmRegisterZmm],
 }
 
 impl Avx512<'_> {
@@ -119,7 +116,7 @@ impl Avx512<'_> {
         let per_unit = decode::unit_elements(self.spec.layout.format);
         for unit in 0..block.activations / per_unit {
             for group in 0..shape.groups {
-                let used = self.unit_codes(code, shape, block, part, [unit, group], codes)?;
+                let used = self.unit_codes(code, shape.rows, block, part, [unit, group], codes)?;
                 for row in 0..shape.rows {
                     for (index, codes) in codes[..used].iter().enumerate() {
                         let chain = (unit + index) % chains;
@@ -158,7 +155,7 @@ impl Avx512<'_> {
         let (wholes, free) = free.split_at(AT_ONCE);
         for unit in 0..block.activations / per_unit {
             let codes = &codes[unit * per_unit / 4..];
-            self.unit_codes(code, shape, block, part, [unit, 0], codes)?;
+            self.unit_codes(code, shape.rows, block, part, [unit, 0], codes)?;
         }
         for first in (0..shape.rows).step_by(AT_ONCE) {
             let rows = first..first + AT_ONCE;
@@ -181,8 +178,7 @@ impl Avx512<'_> {
         Ok(())
     }
 
-    /// One block of activations, whose codes of int4 are all held: some rows after others, one group,
-    /// the first half in pairs.
+    /// The same of int4, most of it in pairs.
     fn paired_rows(
         &self,
         code: &mut CodeAssembler,
@@ -191,72 +187,35 @@ impl Avx512<'_> {
         part: usize,
         free: &[AsmRegisterZmm],
     ) -> Result<(), IcedError> {
-        let (codes, free) = free.split_at(block.activations / 4);
-        let (wholes, free) = free.split_at(PAIRED_AT_ONCE);
-        let [begin, first_factor, second_factor] = [free[0], free[1], free[2]];
-        let units: Vec<_> = codes.chunks(2).map(|codes| (codes[0], codes[1])).collect();
-        let paired = 2 * paired_sixteens(block.activations);
-        for (unit, codes) in codes.chunks(2).enumerate() {
-            self.unit_codes(code, shape, block, part, [unit, 0], codes)?;
-        }
-        // −Σ w₁ (w₂ + 128), w about 8; codes of pairs are kept as −8 + code and 120 + code.
-        code.vpxord(wholes[0], wholes[0], wholes[0])?;
-        for (register, centre) in [first_factor, second_factor].into_iter().zip(&self.centres) {
-            code.vpbroadcastd(register, dword_ptr(*centre.borrow()))?;
-        }
-        for (first, second) in &units[..paired] {
-            code.vpaddb(*second, *second, first_factor)?;
-            code.vpaddb(*first, *first, second_factor)?;
-            code.vpdpbusd(wholes[0], *second, *first)?;
-        }
-        code.vpxord(begin, begin, begin)?;
-        code.vpsubd(begin, begin, wholes[0])?;
-        for first_row in (0..shape.rows).step_by(PAIRED_AT_ONCE) {
-            let rows = first_row..first_row + PAIRED_AT_ONCE;
-            for (row, whole) in rows.clone().zip(wholes) {
-                let of_row = block.activations + PAIRS_BEGIN;
-                let of_row = dword_bcst(self.input(block, part, row, of_row));
-                code.vpaddd(*whole, begin, of_row)?;
-                if block.blocks.zero != ZeroPoint::Implied {
-                    // About 0 instead of 8.
-                    code.vpslld(first_factor, self.minus_sum(block, part, row), 3)?;
-                    code.vpsubd(*whole, *whole, first_factor)?;
-                }
-            }
-            for (unit, (first, second)) in units.iter().enumerate() {
-                for (row, whole) in rows.clone().zip(wholes) {
-                    let [low, high] = [0, 4].map(|at| self.input(block, part, row, unit * 8 + at));
-                    if unit < paired {
-                        code.vpbroadcastd(first_factor, dword_ptr(low))?;
-                        code.vpbroadcastd(second_factor, dword_ptr(high))?;
-                        code.vpaddb(first_factor, first_factor, *second)?;
-                        code.vpaddb(second_factor, second_factor, *first)?;
-                        code.vpdpbusd(*whole, first_factor, second_factor)?;
-                    } else {
-                        code.vpdpbusd(*whole, *first, dword_bcst(low))?;
-                        code.vpdpbusd(*whole, *second, dword_bcst(high))?;
-                    }
-                }
-            }
-            for (row, whole) in rows.zip(wholes) {
-                self.add_block(code, shape, block, part, [row, 0], *whole, first_factor)?;
-            }
+        let paired = Paired::new(self, block, part, [PAIRED_AT_ONCE, 1], free);
+        paired.take_apart(code, shape.rows)?;
+        for first in (0..shape.rows).step_by(PAIRED_AT_ONCE) {
+            let rows = first..first + PAIRED_AT_ONCE;
+            paired.rows(code, rows, |code, place, whole| {
+                self.add_block(code, shape, block, part, place, whole, paired.free())
+            })?;
         }
         Ok(())
     }
 
     /// Four bytes of a row's record: activations from `offset` on, then their scale and sums.
-    fn input(&self, block: &Block<'_>, part: usize, row: usize, offset: usize) -> AsmMemoryOperand {
+    pub(super) fn input(
+        &self,
+        block: &Block<'_>,
+        part: usize,
+        row: usize,
+        offset: usize,
+    ) -> AsmMemoryOperand {
         let record = row * self.spec.input_row_bytes() + part * record_bytes(block.activations);
         INPUT + (record + offset)
     }
 
     /// −Σ a of a row's block.
-    fn minus_sum(&self, block: &Block<'_>, part: usize, row: usize) -> AsmMemoryOperand {
+    pub(super) fn minus_sum(&self, block: &Block<'_>, part: usize, row: usize) -> AsmMemoryOperand {
         dword_bcst(self.input(block, part, row, block.activations + MINUS_SUM))
     }
 
-    fn is_int4(&self) -> bool {
+    pub(super) fn is_int4(&self) -> bool {
         matches!(self.spec.layout.format, WeightFormat::Int4(_))
     }
 
@@ -277,10 +236,10 @@ impl Avx512<'_> {
     }
 
     /// Takes a unit's codes apart into the first registers; returns of how many.
-    fn unit_codes(
+    pub(super) fn unit_codes(
         &self,
         code: &mut CodeAssembler,
-        shape: TileShape,
+        tile_rows: usize,
         block: &Block<'_>,
         part: usize,
         [unit, group]: [usize; 2],
@@ -289,7 +248,7 @@ impl Avx512<'_> {
         let layout = self.spec.layout;
         let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
         let at = layout.codes_offset() + self.weight_offset(group, unit);
-        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(shape.rows)))?;
+        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(tile_rows)))?;
         let packed = zmmword_ptr(WEIGHTS + at);
         if !self.is_int4() {
             code.vmovdqu32(codes[0], packed)?;
@@ -301,6 +260,25 @@ impl Avx512<'_> {
         code.vpsrld(high, high, 4)?;
         code.vpandd(high, high, MASK)?;
         Ok(2)
+    }
+
+    /// An integer sum becomes t, about the zero point; `scale` its factor.
+    pub(super) fn scaled(
+        &self,
+        code: &mut CodeAssembler,
+        block: &Block<'_>,
+        part: usize,
+        [row, group]: [usize; 2],
+        whole: AsmRegisterZmm,
+        scale: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        code.vcvtdq2ps(whole, whole)?;
+        if block.blocks.zero != ZeroPoint::Implied {
+            code.vcvtdq2ps(scale, self.minus_sum(block, part, row))?;
+            code.vfmadd231ps(whole, block.zeros[group], scale)?;
+        }
+        let of_row = dword_bcst(self.input(block, part, row, block.activations));
+        code.vmulps(scale, block.scales[group], of_row)
     }
 
     /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
@@ -315,13 +293,7 @@ impl Avx512<'_> {
         whole: AsmRegisterZmm,
         free: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
-        code.vcvtdq2ps(whole, whole)?;
-        if block.blocks.zero != ZeroPoint::Implied {
-            code.vcvtdq2ps(free, self.minus_sum(block, part, row))?;
-            code.vfmadd231ps(whole, block.zeros[group], free)?;
-        }
-        let scale = dword_bcst(self.input(block, part, row, block.activations));
-        code.vmulps(free, block.scales[group], scale)?;
+        self.scaled(code, block, part, [row, group], whole, free)?;
         code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }
 }

@@ -1,10 +1,13 @@
 //! The matrix product in 512-bit vectors: AVX-512 with VNNI.
 //!
 //! A group of sixteen channels is one register. A tile's outputs are accumulated in the first
-//! registers, by row and group; [`float`] and [`integer`] say how, and what the rest holds.
+//! registers, by row and group; [`float`] and [`integer`] say how, and what the rest holds. Many rows of
+//! int4 are a [`panel`].
 
 mod float;
 mod integer;
+mod paired;
+mod panel;
 
 use std::cell::RefCell;
 
@@ -15,7 +18,7 @@ use super::assembled::{
     PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
     assemble,
 };
-use super::{Compute, MatmulSpec};
+use super::{Activation, Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
 
@@ -44,29 +47,20 @@ pub(super) struct Avx512<'a> {
     spec: &'a MatmulSpec,
     /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
-    /// [`integer::CENTRES`].
+    /// [`paired::CENTRES`].
     centres: [RefCell<CodeLabel>; 2],
 }
 
 impl Version for Avx512<'_> {
     fn plans(&self) -> Vec<Plan> {
-        match (self.spec.layout.format, self.spec.compute) {
-            // One group at a time keeps the weights one stream, which memory gives fastest.
-            (_, Compute::Int8) if self.integer_rows() == 16 => {
-                vec![Plan { from_rows: 1, rows: &[16, 8, 4, 2, 1], groups: &[1] }]
-            }
-            (_, Compute::Int8) => {
-                vec![Plan { from_rows: 1, rows: &[8, 4, 2, 1], groups: &[1] }]
-            }
-            (WeightFormat::F32, _) => {
-                vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
-            }
-            // The more rows share a weight, the less it costs to take it apart.
-            _ => vec![
-                Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
-                Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[4, 2, 1] },
-            ],
+        let mut plans = self.tile_plans();
+        if let (true, Some(Activation::Int8 { block, .. })) =
+            (self.is_int4(), self.spec.activation())
+        {
+            let groups = panel::groups(block);
+            plans.insert(0, Plan { from_rows: panel::FROM_ROWS, rows: &[], groups });
         }
+        plans
     }
 
     fn portion(&self) -> Portion {
@@ -77,7 +71,14 @@ impl Version for Avx512<'_> {
     }
 
     fn scratch_bytes(&self) -> usize {
-        float::SCRATCH_BYTES
+        match self.spec.compute {
+            Compute::Int8 => panel::SCRATCH_BYTES,
+            Compute::F32 | Compute::Bf16 => float::SCRATCH_BYTES,
+        }
+    }
+
+    fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.integer_panel(code, shape)
     }
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -104,7 +105,7 @@ impl Version for Avx512<'_> {
             code.db(&(2 * pair).to_le_bytes())?;
             code.db(&(2 * pair + 1).to_le_bytes())?;
         }
-        for (label, centre) in self.centres.iter().zip(integer::CENTRES) {
+        for (label, centre) in self.centres.iter().zip(paired::CENTRES) {
             code.set_label(&mut label.borrow_mut())?;
             code.dd(&[centre])?;
         }
@@ -113,6 +114,26 @@ impl Version for Avx512<'_> {
 }
 
 impl<'a> Avx512<'a> {
+    fn tile_plans(&self) -> Vec<Plan> {
+        match (self.spec.layout.format, self.spec.compute) {
+            // One group at a time keeps the weights one stream, which memory gives fastest.
+            (_, Compute::Int8) if self.integer_rows() == 16 => {
+                vec![Plan { from_rows: 1, rows: &[16, 8, 4, 2, 1], groups: &[1] }]
+            }
+            (_, Compute::Int8) => {
+                vec![Plan { from_rows: 1, rows: &[8, 4, 2, 1], groups: &[1] }]
+            }
+            (WeightFormat::F32, _) => {
+                vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
+            }
+            // The more rows share a weight, the less it costs to take it apart.
+            _ => vec![
+                Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
+                Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[4, 2, 1] },
+            ],
+        }
+    }
+
     pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec) -> Self {
         let [order, first, second] = [(); 3].map(|()| RefCell::new(code.create_label()));
         Self { spec, order, centres: [first, second] }

@@ -229,7 +229,7 @@ impl Activations {
         let largest = part.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let codes: Vec<i32> = codes.iter().map(|code| i32::from(*code as i8)).collect();
         assert_eq!(-codes.iter().sum::<i32>(), minus_sum);
-        let (paired, rest) = codes.split_at(codes.len() / 32 * 16);
+        let (paired, rest) = codes.split_at(codes.len() * 3 / 32 * 8);
         let terms = paired.chunks(8).flat_map(|unit| unit[..4].iter().zip(&unit[4..]));
         let terms = terms.map(|(first, second)| (first + 128) * second).sum::<i32>();
         assert_eq!(-terms - 8 * rest.iter().sum::<i32>(), pairs);
