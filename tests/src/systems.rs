@@ -1,8 +1,10 @@
 //! The systems under test behind one trait: interpreter, JIT and static binary take the same
 //! prompts and must give the same answers.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -90,6 +92,28 @@ pub trait System {
     fn logits(&mut self, prompt: &[u32], forced: &[u32]) -> Result<Logits>;
 }
 
+/// Starts a program that may just have been written. While a file is written another thread may fork;
+/// until its child has become another program, which closes what it inherited, the system calls the
+/// file busy.
+pub fn start(program: &mut Command) -> std::io::Result<Child> {
+    const TRIES: usize = 1000;
+    for _ in 1..TRIES {
+        match program.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
+    }
+    program.spawn()
+}
+
+/// Runs a program that may just have been written, and collects what it says.
+pub fn output(program: &mut Command) -> std::io::Result<Output> {
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    start(program)?.wait_with_output()
+}
+
 /// The executable that `weir compile` writes, as a process.
 pub struct Binary {
     folder: tempfile::TempDir,
@@ -117,12 +141,9 @@ impl Binary {
 
     /// Runs a command of the program and returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
-        let output = Command::new(self.path())
-            .args(arguments)
-            .args(&self.options)
-            .current_dir(self.folder.path())
-            .output()
-            .context("the compiled program did not start")?;
+        let mut program = Command::new(self.path());
+        program.args(arguments).args(&self.options).current_dir(self.folder.path());
+        let output = output(&mut program).context("the compiled program did not start")?;
         if !output.status.success() {
             bail!("{arguments:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use weir_tests::places::root;
-use weir_tests::systems::{Binary, Setup};
+use weir_tests::systems::{Binary, Setup, output};
 
 use crate::trial;
 
@@ -91,14 +91,14 @@ fn damage() -> Result<()> {
         let place = bytes.len() - bytes.len() * part / 40;
         copy[place] ^= 0x10;
         write_program(&damaged, &copy)?;
-        let output = Command::new(&damaged).arg("verify").output()?;
+        let output = output(Command::new(&damaged).arg("verify"))?;
         ensure!(!output.status.success(), "a flipped bit at {place} goes unseen");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(message.starts_with("error: "), "{place}: {message}");
     }
     // Cut off inside the weights: seen at once.
     write_program(&damaged, &bytes[..bytes.len() - 100_000])?;
-    let output = Command::new(&damaged).args(["generate", "--prompt", "x"]).output()?;
+    let output = output(Command::new(&damaged).args(["generate", "--prompt", "x"]))?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1), "{:?}: {message}", output.status);
     ensure!(message.starts_with("error: "), "{message}");

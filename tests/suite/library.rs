@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use weir::{Compile, Emit, ReportOptions};
 use weir_tests::places::root;
-use weir_tests::systems::{Binary, Setup};
+use weir_tests::systems::{Binary, Setup, output};
 
 use crate::trial;
 
@@ -66,7 +66,7 @@ fn expected() -> Result<(Binary, String)> {
 }
 
 fn says(program: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(arguments).args([PROMPT, TOKENS]).output()?;
+    let output = output(Command::new(program).args(arguments).args([PROMPT, TOKENS]))?;
     let message = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {}: {message}", program.display(), output.status);
     Ok(String::from_utf8(output.stdout)?)

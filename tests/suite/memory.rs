@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use weir_frontend::synthetic::Shape;
-use weir_tests::systems::{Binary, Setup};
+use weir_tests::systems::{Binary, Setup, start};
 
 use crate::trial;
 
@@ -92,7 +92,7 @@ fn peak_anonymous(binary: &Binary) -> Result<u64> {
         program
             .args(["--prompt", &format!("{slot} once upon a ").repeat(CONTEXT as usize / 16 - 4)]);
     }
-    let mut child = program.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut child = start(program.stdout(Stdio::null()).stderr(Stdio::null()))?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     let outcome = loop {
