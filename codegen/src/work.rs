@@ -10,7 +10,7 @@ use weir_ir::verify::Verified;
 use crate::error::CodegenError;
 use crate::generate::{Options, Plans};
 use crate::kernels::attention::CacheType;
-use crate::kernels::matmul::Compute;
+use crate::kernels::matmul::{Compute, MatmulSpec};
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
 use crate::plan::{Kernel, SegmentPlan};
@@ -76,6 +76,19 @@ fn segment_work(plan: &SegmentPlan) -> SegmentWork {
     }
 }
 
+fn product_work(spec: &MatmulSpec, what: &str) -> KernelWork {
+    let layout = spec.layout;
+    let operations = 2 * (layout.channels * layout.reduction) as u64;
+    let is_integer = spec.compute == Compute::Int8;
+    KernelWork {
+        name: format!("{what} {} {}x{}", layout.format.name(), layout.channels, layout.reduction),
+        call_bytes: layout.bytes() as u64,
+        integer_operations: if is_integer { operations } else { 0 },
+        float_operations: if is_integer { 0 } else { operations },
+        ..KernelWork::default()
+    }
+}
+
 fn kernel_work(kernel: &Kernel) -> KernelWork {
     let named = |name: &str| KernelWork { name: name.to_owned(), ..KernelWork::default() };
     match kernel {
@@ -98,19 +111,8 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
             };
             named(&format!("{before}quantise {}", spec.activation.row_bytes()))
         }
-        Kernel::Matmul { spec, .. } => {
-            let layout = spec.layout;
-            let operations = 2 * (layout.channels * layout.reduction) as u64;
-            let is_integer = spec.compute == Compute::Int8;
-            let name =
-                format!("matmul {} {}x{}", layout.format.name(), layout.channels, layout.reduction);
-            KernelWork {
-                call_bytes: layout.bytes() as u64,
-                integer_operations: if is_integer { operations } else { 0 },
-                float_operations: if is_integer { 0 } else { operations },
-                ..named(&name)
-            }
-        }
+        Kernel::Matmul { spec, .. } => product_work(spec, "matmul"),
+        Kernel::Gated { spec, .. } => product_work(&spec.product, "matmul, gate, quantise"),
         Kernel::Append { angles: Some(_), .. } => named("rotary, append"),
         Kernel::Append { angles: None, .. } => named("append"),
         Kernel::Attend { spec, .. } => {

@@ -7,6 +7,7 @@
 //! | `rotary` | rotation of heads by position |
 //! | `map` | elementwise functions, gated activations, copies |
 //! | `reduce` | sums, means, extremes of the last axis |
+//! | `gated` | gate and up of a product, gated and rounded for the next product |
 //! | `rounding` | rows, their norms and gated products on their way into integer products |
 //! | `rows` | embedding rows, table rows, the head's rows |
 //! | `append` | keys, rotated on the way, and values into the cache |
@@ -17,6 +18,7 @@
 pub mod append;
 pub mod attention;
 pub mod compact;
+pub mod gated;
 pub mod map;
 pub mod matmul;
 pub mod norm;

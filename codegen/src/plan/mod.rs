@@ -17,6 +17,7 @@ pub use lower::{SegmentSource, lower_segment};
 pub use verify::verify;
 
 use crate::kernels::attention::{AttendSpec, CacheShape};
+use crate::kernels::gated::GatedSpec;
 use crate::kernels::map::MapOp;
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::norm::NormKind;
@@ -188,6 +189,8 @@ pub enum Kernel {
         residual: Option<View>,
         output: View,
     },
+    /// Gate and up of a product, gated and rounded.
+    Gated { spec: GatedSpec, input: View, weight: usize, bias: Option<View>, output: Root },
     /// Writes keys, rotated on the way if there are angles, and values of the rows into the cache.
     Append { cache: CacheShape, key: View, value: View, angles: Option<Angles> },
     /// Attention over the rows' ranges of the cache.
@@ -220,6 +223,11 @@ impl Kernel {
                 views.extend(bias);
                 views.extend(residual);
             }
+            Kernel::Gated { input, weight, bias, .. } => {
+                roots.push(Root::Weight(*weight));
+                views.push(input);
+                views.extend(bias);
+            }
             Kernel::Append { key, value, angles, .. } => {
                 views.extend([key, value]);
                 views.extend(angles.iter().flat_map(|angles| [&angles.cos, &angles.sin]));
@@ -244,7 +252,7 @@ impl Kernel {
             | Kernel::Matmul { output, .. }
             | Kernel::Attend { output, .. } => output.root,
             Kernel::Norm { y, .. } | Kernel::Rotary { y, .. } | Kernel::Reduce { y, .. } => y.root,
-            Kernel::Rounding { output, .. } => *output,
+            Kernel::Rounding { output, .. } | Kernel::Gated { output, .. } => *output,
             Kernel::Append { .. } => Root::Cache,
         }
     }
@@ -254,6 +262,7 @@ impl Kernel {
         match self {
             Kernel::Rounding { spec, .. } => Partition::RowItems(spec.activation.items_per_row()),
             Kernel::Matmul { spec, .. } => Partition::Items(spec.groups()),
+            Kernel::Gated { spec, .. } => Partition::Items(spec.units()),
             Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,
         }

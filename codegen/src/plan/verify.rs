@@ -70,6 +70,8 @@ fn views(kernel: &Kernel) -> Vec<&View> {
             [input].into_iter().chain(second).collect()
         }
         Kernel::Matmul { residual, output, .. } => residual.iter().chain([output]).collect(),
+        Kernel::Gated { input, spec, .. } if spec.product.activation().is_none() => vec![input],
+        Kernel::Gated { .. } => Vec::new(),
         Kernel::Append { key, value, .. } => vec![key, value],
         Kernel::Attend { query, output, .. } => vec![query, output],
     }

@@ -10,6 +10,7 @@ use weir_abi::{IsaLevel, StepContext};
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
 use crate::kernels::append::{AppendSpec, emit_append};
 use crate::kernels::attention::emit_attend;
+use crate::kernels::gated::emit_gated;
 use crate::kernels::map::{MapSpec, emit_map};
 use crate::kernels::matmul::emit_matmul;
 use crate::kernels::norm::{NormSpec, emit_norm};
@@ -130,6 +131,7 @@ fn emit_kernel(
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
         Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
         Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
+        Kernel::Gated { spec, .. } => emit_gated(assembly, spec, level),
         Kernel::Append { cache, key, value, angles } => {
             let spec = AppendSpec {
                 cache: *cache,
@@ -229,6 +231,13 @@ impl Frame<'_> {
                 self.view(b, output),
                 self.optional(b, bias.as_ref()),
                 self.optional(b, residual.as_ref()),
+                self.rows,
+            ],
+            Kernel::Gated { input, weight, bias, output, .. } => vec![
+                self.view(b, input),
+                self.root(b, Root::Weight(*weight)),
+                self.root(b, *output),
+                self.optional(b, bias.as_ref()),
                 self.rows,
             ],
             Kernel::Append { key, value, angles, .. } => vec![

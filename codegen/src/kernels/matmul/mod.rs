@@ -155,6 +155,16 @@ impl MatmulSpec {
         self.layout.groups()
     }
 
+    /// Rows that a level's kernel computes before it walks the weights again.
+    pub fn portion_rows(&self, level: IsaLevel) -> usize {
+        let portion = match self.version(level) {
+            IsaLevel::Amx => amx::PORTION,
+            IsaLevel::Avx512 => avx512::portion(self.compute),
+            IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => assembled::PORTION,
+        };
+        portion.rows(self)
+    }
+
     /// Channels of the last group, if it is not full.
     fn tail(&self) -> usize {
         self.layout.channels % GROUP

@@ -50,6 +50,8 @@ pub struct RoundingSpec {
     pub activation: Activation,
     /// The values.
     pub source: Source,
+    /// Bytes from one row of records to the next.
+    pub record_stride: usize,
 }
 
 /// An [`Activation::Int8`] taken apart.
@@ -74,6 +76,11 @@ impl Blocks {
 }
 
 impl RoundingSpec {
+    /// Whole rows of records.
+    pub fn new(activation: Activation, source: Source) -> Self {
+        Self { activation, source, record_stride: activation.row_bytes() }
+    }
+
     fn blocks(&self) -> Option<Blocks> {
         match self.activation {
             Activation::Bf16 { .. } => None,
@@ -82,7 +89,7 @@ impl RoundingSpec {
                 block,
                 count: blocks,
                 input_stride,
-                row_bytes: self.activation.row_bytes(),
+                row_bytes: self.record_stride,
             }),
         }
     }
@@ -94,7 +101,10 @@ impl RoundingSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
-        let rounded = self.activation.symbol();
+        let mut rounded = self.activation.symbol();
+        if self.record_stride != self.activation.row_bytes() {
+            rounded.push_str(&format!("-r{}", self.record_stride));
+        }
         let version = if self.wide(level).is_some() { "-wide" } else { "" };
         match self.source {
             Source::Row => format!("{rounded}{version}"),

@@ -13,6 +13,7 @@ mod attention_planes;
 mod attention_random;
 mod elements;
 mod faults;
+mod gated;
 pub(super) mod guard;
 mod processor;
 mod prompt;

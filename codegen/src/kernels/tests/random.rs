@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::append::check_append;
 use super::elements::{check_concatenation, check_gated, check_repeated};
+use super::gated::check_gates;
 use super::prompt::check_prompt;
 use super::rounding::check_roundings;
 use super::rows::{REDUCTIONS, Shape, check_norm, check_reduction, check_rotation, check_rows};
@@ -100,10 +101,11 @@ fn run(turns: usize, seed: u64) {
         count("observe", 1);
         count("compact", 1);
         count("rounding", check_roundings(random, 1));
+        count("gate in product", check_gates(random, 1, side));
     }
     let total: usize = counts.values().sum();
     println!("rows and prompts: {total} cases: {counts:?}");
-    assert_eq!(counts.len(), 11);
+    assert_eq!(counts.len(), 12);
     assert!(counts.values().all(|count| *count >= turns) && total >= 25 * turns, "{counts:?}");
 }
 

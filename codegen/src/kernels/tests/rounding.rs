@@ -157,7 +157,7 @@ fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpe
                 let rows = 1 + random.below(5);
                 let case = Case::new(random, reduction, rows, source);
                 let activation = activation(reduction, block, case.stride);
-                (RoundingSpec { activation, source: case.source(source) }, case)
+                (RoundingSpec::new(activation, case.source(source)), case)
             })
         })
         .collect();
@@ -207,10 +207,8 @@ fn blocks_that_are_no_numbers_are_marked() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut case = Case::new(&mut random, reduction, 2, source);
             case.input.iter_mut().for_each(|x| *x = x.clamp(-8.0, 8.0));
-            let spec = RoundingSpec {
-                activation: activation(reduction, 32, case.stride),
-                source: case.source(source),
-            };
+            let rounded = activation(reduction, 32, case.stride);
+            let spec = RoundingSpec::new(rounded, case.source(source));
             let clean = case.by_machine(&spec, IsaLevel::Portable);
             case.input[case.stride + 40] = bad;
             for level in [IsaLevel::Portable, IsaLevel::Avx2] {

@@ -1,7 +1,8 @@
 //! Products, and what is rounded on its way into them.
 //!
 //! A value that only integer products read is never written: its norm or gate is part of the
-//! rounding, at the place of the node that makes it.
+//! rounding, at the place of the node that makes it. Where gate and up are the halves of a product
+//! that nothing else reads, that product is part of it, too.
 
 use weir_ir::graph::NodeData;
 use weir_ir::ops::unary::UnaryOp;
@@ -9,6 +10,7 @@ use weir_ir::{Op, Value};
 
 use super::{Lowering, View};
 use crate::error::CodegenError;
+use crate::kernels::gated::GatedSpec;
 use crate::kernels::map::MapOp;
 use crate::kernels::matmul::{Activation, MatmulSpec};
 use crate::kernels::rounding::{RoundingSpec, Source};
@@ -74,7 +76,7 @@ impl Lowering<'_> {
         let input = match (spec.activation(), input) {
             (None, Some(input)) => input,
             (Some(activation), Some(input)) => {
-                let rounding = RoundingSpec { activation, source: Source::Row };
+                let rounding = RoundingSpec::new(activation, Source::Row);
                 self.rounded(node.operands[0], rounding, &input, None)
             }
             (activation, None) => {
@@ -165,11 +167,63 @@ impl Lowering<'_> {
         if activations.is_empty() || self.cx.output == value {
             return false;
         }
-        for activation in activations {
-            self.rounded(value, RoundingSpec { activation, source }, input, Some(second));
-        }
         self.fused.insert(value, input.row_stride);
+        activations.dedup();
+        if let ([rounded], Source::Gated { activation, .. }) = (activations.as_slice(), source) {
+            if self.gate_in_product(value, activation, *rounded, [input, second]) {
+                return true;
+            }
+        }
+        for activation in activations {
+            self.rounded(value, RoundingSpec::new(activation, source), input, Some(second));
+        }
         true
+    }
+
+    /// Makes the product of gate and up give the rounded value, if they are all that it gives and
+    /// nothing else reads them.
+    fn gate_in_product(
+        &mut self,
+        value: Value,
+        activation: UnaryOp,
+        rounded: Activation,
+        [gate, up]: [&View; 2],
+    ) -> bool {
+        let root = gate.root;
+        let Root::Buffer(buffer) = root else { return false };
+        let is_halves = up.root == root && gate.offset == 0 && up.offset == gate.width();
+        let is_other = |kernel: &Kernel| kernel.reads().contains(&root);
+        if !is_halves || self.kernels.iter().any(is_other) || self.is_read_elsewhere(root) {
+            return false;
+        }
+        let is_product = |kernel: &Kernel| kernel.writes() == root;
+        let Some(place) = self.kernels.iter().position(is_product) else { return false };
+        let Kernel::Matmul { spec, input, weight, bias, .. } = &self.kernels[place] else {
+            return false;
+        };
+        let Some(spec) = GatedSpec::new(*spec, activation, rounded) else { return false };
+        let (input, weight, bias) = (input.clone(), *weight, bias.clone());
+        self.kernels.remove(place);
+        self.buffers[buffer] = 0;
+        self.buffers.push(rounded.row_bytes());
+        let records = self.buffers.len() - 1;
+        self.quantised.insert((value, rounded), records);
+        let output = Root::Buffer(records);
+        self.kernels.push(Kernel::Gated { spec, input, weight, bias, output });
+        true
+    }
+
+    /// Whether another node than the one that is lowered reads this memory, but for views of it that
+    /// are known already.
+    fn is_read_elsewhere(&self, root: Root) -> bool {
+        let lies_there =
+            |value: &Value| self.views.get(value).is_some_and(|view| view.root == root);
+        lies_there(&self.cx.output)
+            || self.cx.nodes.iter().filter(|node| self.node != Some(**node)).any(|node| {
+                let node = &self.cx.body.nodes[*node];
+                let is_view = node.results.iter().any(lies_there);
+                !is_view && node.operands.iter().any(lies_there)
+            })
     }
 }
 

@@ -192,7 +192,7 @@ impl Avx512<'_> {
         for first in (0..shape.rows).step_by(PAIRED_AT_ONCE) {
             let rows = first..first + PAIRED_AT_ONCE;
             paired.rows(code, rows, |code, place, whole| {
-                self.add_block(code, shape, block, part, place, whole, paired.free())
+                self.add_block(code, shape, block, part, place, whole, paired.free()[0])
             })?;
         }
         Ok(())
@@ -262,23 +262,34 @@ impl Avx512<'_> {
         Ok(2)
     }
 
-    /// An integer sum becomes t, about the zero point; `scale` its factor.
-    pub(super) fn scaled(
+    /// An integer sum becomes t, about the zero point.
+    pub(super) fn about_zero(
         &self,
         code: &mut CodeAssembler,
         block: &Block<'_>,
         part: usize,
         [row, group]: [usize; 2],
         whole: AsmRegisterZmm,
-        scale: AsmRegisterZmm,
+        free: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
         code.vcvtdq2ps(whole, whole)?;
         if block.blocks.zero != ZeroPoint::Implied {
-            code.vcvtdq2ps(scale, self.minus_sum(block, part, row))?;
-            code.vfmadd231ps(whole, block.zeros[group], scale)?;
+            code.vcvtdq2ps(free, self.minus_sum(block, part, row))?;
+            code.vfmadd231ps(whole, block.zeros[group], free)?;
         }
-        let of_row = dword_bcst(self.input(block, part, row, block.activations));
-        code.vmulps(scale, block.scales[group], of_row)
+        Ok(())
+    }
+
+    /// The scale of a row's block in all lanes.
+    pub(super) fn row_scale(
+        &self,
+        code: &mut CodeAssembler,
+        block: &Block<'_>,
+        part: usize,
+        row: usize,
+        scale: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        code.vbroadcastss(scale, dword_ptr(self.input(block, part, row, block.activations)))
     }
 
     /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
@@ -293,7 +304,9 @@ impl Avx512<'_> {
         whole: AsmRegisterZmm,
         free: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
-        self.scaled(code, block, part, [row, group], whole, free)?;
+        self.about_zero(code, block, part, [row, group], whole, free)?;
+        let of_row = dword_bcst(self.input(block, part, row, block.activations));
+        code.vmulps(free, block.scales[group], of_row)?;
         code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }
 }

@@ -32,6 +32,14 @@ pub(super) const MASK: AsmRegisterZmm = zmm31;
 /// Lanes of the last group.
 const TAIL: AsmRegisterK = k1;
 
+/// How rows are divided.
+pub(super) fn portion(compute: Compute) -> Portion {
+    match compute {
+        Compute::Int8 => Portion { bytes: 512 << 10, step: 16, ..PORTION },
+        Compute::F32 | Compute::Bf16 => PORTION,
+    }
+}
+
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
@@ -64,10 +72,7 @@ impl Version for Avx512<'_> {
     }
 
     fn portion(&self) -> Portion {
-        match self.spec.compute {
-            Compute::Int8 => Portion { bytes: 512 << 10, step: 16, ..PORTION },
-            Compute::F32 | Compute::Bf16 => PORTION,
-        }
+        portion(self.spec.compute)
     }
 
     fn scratch_bytes(&self) -> usize {

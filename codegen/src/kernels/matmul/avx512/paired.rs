@@ -50,9 +50,9 @@ impl<'a> Paired<'a> {
         Self { kernel, block, part, groups, codes, begins, wholes, factors }
     }
 
-    /// A register that [`Paired::rows`] leaves to what becomes of a sum.
-    pub(super) fn free(&self) -> AsmRegisterZmm {
-        self.factors[0]
+    /// Registers that [`Paired::rows`] leaves to what becomes of a sum.
+    pub(super) fn free(&self) -> [AsmRegisterZmm; 2] {
+        [self.factors[0], self.factors[1]]
     }
 
     /// Both codes of a unit.
@@ -127,10 +127,18 @@ impl<'a> Paired<'a> {
             for (index, row) in rows.clone().enumerate() {
                 if let Some(quad) = quads.clone().nth(turn) {
                     let input = self.kernel.input(self.block, self.part, row, quad * 4);
-                    for group in 0..self.groups {
+                    let codes = |group: usize| {
                         let (first, second) = self.unit(group, quad / 2);
-                        let codes = [first, second][quad % 2];
-                        code.vpdpbusd(whole(index, group), codes, dword_bcst(input))?;
+                        [first, second][quad % 2]
+                    };
+                    if self.groups == 1 {
+                        code.vpdpbusd(whole(index, 0), codes(0), dword_bcst(input))?;
+                        continue;
+                    }
+                    let activations = self.factors[0];
+                    code.vpbroadcastd(activations, dword_ptr(input))?;
+                    for group in 0..self.groups {
+                        code.vpdpbusd(whole(index, group), codes(group), activations)?;
                     }
                 }
             }
@@ -146,10 +154,17 @@ impl<'a> Paired<'a> {
     /// What a row's sums begin with: about 8 where the zero point is implied, else about 0.
     fn begin(&self, code: &mut CodeAssembler, index: usize, row: usize) -> Result<(), IcedError> {
         let of_row = self.block.activations + PAIRS_BEGIN;
-        let of_row = dword_bcst(self.kernel.input(self.block, self.part, row, of_row));
+        let of_row = self.kernel.input(self.block, self.part, row, of_row);
+        let shared = self.factors[1];
+        if self.groups > 1 {
+            code.vpbroadcastd(shared, dword_ptr(of_row))?;
+        }
         for group in 0..self.groups {
             let whole = self.wholes[index * self.groups + group];
-            code.vpaddd(whole, self.begins[group], of_row)?;
+            match self.groups {
+                1 => code.vpaddd(whole, self.begins[group], dword_bcst(of_row))?,
+                _ => code.vpaddd(whole, self.begins[group], shared)?,
+            }
             if self.block.blocks.zero != ZeroPoint::Implied {
                 let eight_sums = self.factors[0];
                 code.vpslld(eight_sums, self.kernel.minus_sum(self.block, self.part, row), 3)?;

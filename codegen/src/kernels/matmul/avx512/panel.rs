@@ -117,8 +117,12 @@ impl Avx512<'_> {
                 let together = first..rows.min(first + at_once);
                 paired.rows(code, together, |code, [row, group], whole| {
                     let sum = zmmword_ptr(STEP_SUMS + (row * groups + group) * SUMS);
-                    let scale = paired.free();
-                    self.scaled(code, block, part, [row, group], whole, scale)?;
+                    let [scale, of_row] = paired.free();
+                    if group == 0 {
+                        self.row_scale(code, block, part, row, of_row)?;
+                    }
+                    self.about_zero(code, block, part, [row, group], whole, scale)?;
+                    code.vmulps(scale, block.scales[group], of_row)?;
                     code.vfmadd213ps(whole, scale, sum)?;
                     code.vmovups(sum, whole)
                 })?;
