@@ -1,7 +1,15 @@
 //! Views, and the verifier's eye for damaged plans.
 
+use std::collections::HashMap;
+
+use weir_ir::graph::InputRole;
+use weir_ir::{
+    Body, DType, Dim, Element, Op, QuantFormat, Symbol, TensorType, Value, ZeroPoints, ops,
+};
+
 use super::*;
 use crate::kernels::attention::{CacheShape, CacheType};
+use crate::weights::WeightSource;
 
 fn chain() -> SegmentPlan {
     let view = |buffer| View::dense(Root::Buffer(buffer), 16, vec![16]);
@@ -75,4 +83,78 @@ fn views_slice_and_reshape_without_copies() {
     assert!(!halves.is_dense());
     assert_eq!(halves.reshaped(vec![12]), None);
     assert_eq!(halves.reshaped(vec![3, 2, 2]).unwrap().strides, [8, 2, 1]);
+}
+
+const WIDTH: usize = 64;
+const INNER: usize = 96;
+
+/// The plan of a layer's gate and up, halves of one int4 product, with the product behind them; `more`
+/// adds nodes from the halves and the result to another result.
+fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> SegmentPlan {
+    let mut body = Body::default();
+    let rows =
+        |width: usize| TensorType::new(DType::F32, vec![Dim::from(Symbol::Rows), Dim::from(width)]);
+    let format = QuantFormat { bits: 4, block: 32, scale: DType::F16, zero: ZeroPoints::Fixed(8) };
+    let weight = |channels: usize, reduction: usize| {
+        let shape = vec![channels.into(), reduction.into()];
+        TensorType { element: Element::Quant(format), shape }
+    };
+    let operand = || InputRole::Operand;
+    let x = body.param(operand(), rows(WIDTH), None, None);
+    let both = body.param(operand(), weight(2 * INNER, WIDTH), None, None);
+    let down = body.param(operand(), weight(WIDTH, INNER), None, None);
+    let push = |body: &mut Body, op: Op, operands: &[Value]| {
+        body.push1(op, operands.to_vec(), None).unwrap()
+    };
+    let linear = |residual| Op::from(ops::linear::Linear { bias: false, residual });
+    let halves = push(&mut body, linear(false), &[x, both]);
+    let [gate, up] = [0, INNER].map(|start| {
+        let (start, length) = (Dim::from(start), Dim::from(INNER));
+        push(&mut body, ops::slice::Slice { axis: 1, start, step: 1, length }.into(), &[halves])
+    });
+    let activation = ops::unary::UnaryOp::Silu;
+    let inner = push(&mut body, ops::gated::Gated { activation }.into(), &[gate, up]);
+    let result = push(&mut body, linear(true), &[inner, down, x]);
+    let output = more(&mut body, [gate, up], result);
+    let source = SegmentSource {
+        name: "gated".into(),
+        nodes: body.nodes.keys().collect(),
+        input: Some(x),
+        output,
+        target: Root::Hidden,
+        weights: [(both, 0), (down, 1)]
+            .into_iter()
+            .map(|(value, number)| (value, WeightSource::Parameter(number)))
+            .collect(),
+        cache: None,
+        compute: None,
+        tied: HashMap::new(),
+        max_rows: 8,
+        hidden_width: WIDTH,
+        head: false,
+        body: &body,
+    };
+    lower_segment(&source).unwrap()
+}
+
+fn is_gated(plan: &SegmentPlan) -> bool {
+    plan.steps.iter().any(|step| matches!(step.kernel, Kernel::Gated { .. }))
+}
+
+#[test]
+fn gate_and_up_that_nothing_else_reads_are_part_of_their_product() {
+    let plan = gated_plan(|_, _, result| result);
+    assert!(is_gated(&plan));
+    // Rows of both are in no memory: what is left are records of the input and of the gated rows.
+    let floats = plan.buffers.iter().filter(|buffer| buffer.row_bytes >= INNER * 4).count();
+    assert_eq!((plan.steps.len(), floats), (3, 0));
+
+    let read_later = gated_plan(|body, [_, up], result| {
+        let length = Dim::from(WIDTH);
+        let slice = ops::slice::Slice { axis: 1, start: Dim::from(0usize), step: 1, length };
+        let part = body.push1(slice.into(), vec![up], None).unwrap();
+        let op = ops::binary::BinaryOp::Add;
+        body.push1(ops::binary::Binary { op }.into(), vec![result, part], None).unwrap()
+    });
+    assert!(!is_gated(&read_later));
 }
