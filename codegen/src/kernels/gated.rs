@@ -11,8 +11,10 @@
 //! Both kernels are those that serve alone (`matmul`, `rounding`), called for a part of their work, so
 //! the bits and the bounds are theirs.
 //!
-//! * Up to [`FEW_ROWS`] rows: several units together, so that each half of the weight is a long stream.
-//! * More: unit by unit, for as many rows as the product's kernel takes in a portion.
+//! * Up to [`FEW_ROWS`] rows, where reading the weights is what counts: all units of a thread together,
+//!   each half of the weight one stream; their gate and up go through memory that threads share.
+//! * More: unit by unit on the thread's stack, for as many rows as the product's kernel takes in a
+//!   portion.
 
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
@@ -24,9 +26,6 @@ use crate::pack::GROUP;
 
 /// Rows up to which reading the weights is what a product waits for.
 const FEW_ROWS: usize = 16;
-/// Units of few rows that are computed together: with blocks of 32 of 2,048 reductions, 150 kB of each
-/// half of a weight of int4.
-const FEW_UNITS: usize = 4;
 /// Bytes of gate and up that a thread has on its stack at most.
 const STAGED_BYTES: usize = 48 << 10;
 
@@ -63,16 +62,25 @@ impl GatedSpec {
         self.half() / self.block
     }
 
-    /// The rounding of some of a row's blocks, `stride` floats from row to row of gate and of up.
+    /// Bytes of the memory that threads share, for a step of at most so many rows.
+    pub fn shared_bytes(&self, max_rows: usize) -> usize {
+        max_rows.min(FEW_ROWS) * self.product.layout.channels * 4
+    }
+
+    /// Floats from one row of a staged unit to the next: an odd number of cache lines keeps them apart
+    /// in the nearest cache.
+    fn staged_stride(&self) -> usize {
+        2 * self.block + GROUP
+    }
+
+    /// The rounding of rows of some blocks, `stride` floats apart.
     fn rounding(&self, blocks: usize, stride: usize) -> RoundingSpec {
         let reduction = blocks * self.block;
         let activation =
             Activation::Int8 { reduction, block: self.block, blocks, input_stride: stride };
         let source = Source::Gated { activation: self.activation, up_stride: stride };
-        RoundingSpec {
-            record_stride: self.records().row_bytes(),
-            ..RoundingSpec::new(activation, source)
-        }
+        let record_stride = self.records().row_bytes();
+        RoundingSpec { record_stride, ..RoundingSpec::new(activation, source) }
     }
 
     /// The rounded rows.
@@ -94,44 +102,10 @@ impl GatedSpec {
     }
 }
 
-/// A way to take rows and units together.
-struct Batch {
-    rows: usize,
-    units: usize,
-    /// Floats from one row of gate and up to the next.
-    stride: usize,
-    product: FuncId,
-    rounding: FuncId,
-}
-
-impl Batch {
-    fn new(
-        assembly: &mut Assembly,
-        spec: &GatedSpec,
-        level: IsaLevel,
-        [rows, units]: [usize; 2],
-    ) -> Result<Batch, EmitError> {
-        // An odd number of cache lines keeps rows apart in the nearest cache.
-        let stride = 2 * units * spec.block + GROUP;
-        let product = MatmulSpec { output_stride: stride, ..spec.product };
-        Ok(Batch {
-            rows,
-            units,
-            stride,
-            product: emit_matmul(assembly, &product, level)?,
-            rounding: emit_rounding(assembly, &spec.rounding(units, stride), level)?,
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.rows * self.stride * 4
-    }
-}
-
-/// Signature of the kernel: input, packed weight, records, bias, rows, first unit, unit behind the
-/// last.
+/// Signature of the kernel: input, packed weight, records, bias, shared memory, rows, first unit, unit
+/// behind the last.
 fn kernel_signature() -> Signature {
-    signature(&[POINTER; 7], &[])
+    signature(&[POINTER; 8], &[])
 }
 
 /// Emits the kernel for a level, once for all that ask for it.
@@ -144,41 +118,40 @@ pub fn emit_gated(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let few = Batch::new(assembly, spec, level, [FEW_ROWS, FEW_UNITS])?;
-    let room = STAGED_BYTES / ((2 * spec.block + GROUP) * 4);
-    let portion = spec.product.portion_rows(level).min(room);
-    let many = Batch::new(assembly, spec, level, [portion, 1])?;
+    let channels = spec.product.layout.channels;
+    let few = Halves::new(assembly, spec, level, [spec.units(), channels])?;
+    let many = Halves::new(assembly, spec, level, [1, spec.staged_stride()])?;
+    let row_bytes = spec.staged_stride() * 4;
+    let portion = spec.product.portion_rows(level).min(STAGED_BYTES / row_bytes);
     let id = assembly.declare(&symbol, kernel_signature())?;
     assembly.define(id, |b| {
-        let [input, weight, records, bias, rows, first, end] = b.params();
-        let staged = b.stack(few.bytes().max(many.bytes()) as u32);
-        let call = Call { spec, input, weight, records, bias, staged };
+        let [input, weight, records, bias, shared, rows, first, end] = b.params();
+        let call = Call { spec, input, weight, records, bias };
+        let zero = b.int(0);
         let is_few = b.compare_const(IntCC::SignedLessThanOrEqual, rows, FEW_ROWS as i64);
         b.if_else(
             is_few,
             |b| {
-                b.for_range(first, end, few.units as i64, |b, unit| {
-                    let behind = b.add_const(unit, few.units as i64);
-                    let behind = b.min(behind, end);
-                    let zero = b.int(0);
-                    call.products(b, &few, [zero, rows], [unit, behind]);
-                    let units = b.sub(behind, unit);
-                    b.for_range(zero, rows, 1, |b, row| {
-                        let staged = b.element(staged, row, few.stride as i64 * 4);
-                        call.round(b, &few, staged, [row, unit], units);
-                    });
+                // Units at their places in whole rows.
+                let begin = b.mul_const(first, spec.block as i64 * 4);
+                let gate = b.add(shared, begin);
+                call.products(b, &few, gate, [zero, rows], [first, end]);
+                let blocks = b.sub(end, first);
+                b.for_range(zero, rows, 1, |b, row| {
+                    let gate = b.element(gate, row, channels as i64 * 4);
+                    call.round(b, &few, gate, [row, first], blocks);
                 });
                 Vec::new()
             },
             |b| {
-                let zero = b.int(0);
-                b.for_range(zero, rows, many.rows as i64, |b, row| {
+                let staged = b.stack((portion * row_bytes) as u32);
+                b.for_range(zero, rows, portion as i64, |b, row| {
                     let left = b.sub(rows, row);
-                    let portion = b.int(many.rows as i64);
-                    let count = b.min(left, portion);
+                    let count = b.int(portion as i64);
+                    let count = b.min(left, count);
                     b.for_range(first, end, 1, |b, unit| {
                         let behind = b.add_const(unit, 1);
-                        call.products(b, &many, [row, count], [unit, behind]);
+                        call.products(b, &many, staged, [row, count], [unit, behind]);
                         call.round(b, &many, staged, [row, unit], count);
                     });
                 });
@@ -190,59 +163,82 @@ pub fn emit_gated(
     Ok(id)
 }
 
-/// The arguments, and the memory for gate and up.
+/// Rows of both halves in memory, and the kernels that write and read them.
+struct Halves {
+    /// Bytes from a row's gate to its up.
+    up: i64,
+    product: FuncId,
+    rounding: FuncId,
+}
+
+impl Halves {
+    /// Halves of so many units, `stride` floats from row to row.
+    fn new(
+        assembly: &mut Assembly,
+        spec: &GatedSpec,
+        level: IsaLevel,
+        [units, stride]: [usize; 2],
+    ) -> Result<Halves, EmitError> {
+        let product = MatmulSpec { output_stride: stride, ..spec.product };
+        Ok(Halves {
+            up: (units * spec.block * 4) as i64,
+            product: emit_matmul(assembly, &product, level)?,
+            rounding: emit_rounding(assembly, &spec.rounding(units, stride), level)?,
+        })
+    }
+}
+
+/// The arguments.
 struct Call<'a> {
     spec: &'a GatedSpec,
     input: Value,
     weight: Value,
     records: Value,
     bias: Value,
-    staged: Value,
 }
 
 impl Call<'_> {
-    /// Gate and up of `count` rows from `row` on and the units from `unit` to `end`: those of a row
-    /// behind each other.
+    /// Gate and up of `count` rows from `row` on and the units from `unit` to `end`, the first gate at
+    /// `gate`.
     fn products(
         &self,
         b: &mut Body<'_>,
-        batch: &Batch,
+        halves: &Halves,
+        gate: Value,
         [row, count]: [Value; 2],
         [unit, end]: [Value; 2],
     ) {
         let spec = self.spec;
-        let unit_groups = spec.block / GROUP;
         let input = b.element(self.input, row, spec.product.input_row_bytes() as i64);
         let nothing = b.int(0);
-        for half in 0..2 {
+        for (first_group, offset) in [(0, 0), (spec.half() / GROUP, halves.up)] {
             let [first, behind] = [unit, end].map(|unit| {
-                let group = b.mul_const(unit, unit_groups as i64);
-                b.add_const(group, (half * spec.half() / GROUP) as i64)
+                let group = b.mul_const(unit, (spec.block / GROUP) as i64);
+                b.add_const(group, first_group as i64)
             });
             // The kernel finds a group's outputs by its number.
-            let before = b.mul_const(first, -((GROUP * 4) as i64));
-            let output = b.add(self.staged, before);
-            let output = b.add_const(output, (half * batch.units * spec.block * 4) as i64);
+            let before = b.mul_const(first, (GROUP * 4) as i64);
+            let output = b.sub(gate, before);
+            let output = b.add_const(output, offset);
             let arguments = [input, self.weight, output, self.bias, nothing, count, first, behind];
-            b.call(batch.product, &arguments);
+            b.call(halves.product, &arguments);
         }
     }
 
-    /// The first `blocks` staged blocks (of one row, or one of each row) become records from row and
-    /// unit on.
+    /// The first `blocks` blocks from `gate` on become records from a row and unit on.
     fn round(
         &self,
         b: &mut Body<'_>,
-        batch: &Batch,
+        halves: &Halves,
         gate: Value,
         [row, unit]: [Value; 2],
         blocks: Value,
     ) {
         let spec = self.spec;
-        let up = b.add_const(gate, (batch.units * spec.block * 4) as i64);
+        let up = b.add_const(gate, halves.up);
         let records = b.element(self.records, row, spec.records().row_bytes() as i64);
         let records = b.element(records, unit, record_bytes(spec.block) as i64);
         let zero = b.int(0);
-        b.call(batch.rounding, &[gate, up, records, zero, blocks]);
+        b.call(halves.rounding, &[gate, up, records, zero, blocks]);
     }
 }

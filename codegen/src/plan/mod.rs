@@ -190,7 +190,14 @@ pub enum Kernel {
         output: View,
     },
     /// Gate and up of a product, gated and rounded.
-    Gated { spec: GatedSpec, input: View, weight: usize, bias: Option<View>, output: Root },
+    Gated {
+        spec: GatedSpec,
+        input: View,
+        weight: usize,
+        bias: Option<View>,
+        output: Root,
+        shared: Root,
+    },
     /// Writes keys, rotated on the way if there are angles, and values of the rows into the cache.
     Append { cache: CacheShape, key: View, value: View, angles: Option<Angles> },
     /// Attention over the rows' ranges of the cache.
@@ -223,8 +230,8 @@ impl Kernel {
                 views.extend(bias);
                 views.extend(residual);
             }
-            Kernel::Gated { input, weight, bias, .. } => {
-                roots.push(Root::Weight(*weight));
+            Kernel::Gated { input, weight, bias, shared, .. } => {
+                roots.extend([Root::Weight(*weight), *shared]);
                 views.push(input);
                 views.extend(bias);
             }

@@ -233,11 +233,12 @@ impl Frame<'_> {
                 self.optional(b, residual.as_ref()),
                 self.rows,
             ],
-            Kernel::Gated { input, weight, bias, output, .. } => vec![
+            Kernel::Gated { input, weight, bias, output, shared, .. } => vec![
                 self.view(b, input),
                 self.root(b, Root::Weight(*weight)),
                 self.root(b, *output),
                 self.optional(b, bias.as_ref()),
+                self.root(b, *shared),
                 self.rows,
             ],
             Kernel::Append { key, value, angles, .. } => vec![

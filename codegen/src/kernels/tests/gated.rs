@@ -149,6 +149,7 @@ impl Case {
         let mut weight = Guarded::new(&self.weight, side);
         let mut bias = Guarded::new(&bytes(&self.bias), side);
         let mut records = Guarded::new(&self.records(), side);
+        let mut shared = Guarded::new(&vec![0xa5; spec.shared_bytes(self.rows)], side);
         let middle = spec.units() / 2;
         for share in [[0, middle], [middle, spec.units()]] {
             let [first, end] = share.map(|unit| Argument::Count(unit as u64));
@@ -159,13 +160,14 @@ impl Case {
                     Argument::Read(weight.bytes()),
                     Argument::Write(records.bytes()),
                     Argument::Read(bias.bytes()),
+                    Argument::Write(shared.bytes()),
                     Argument::Count(self.rows as u64),
                     first,
                     end,
                 ],
             );
         }
-        for buffer in [input, weight, bias] {
+        for buffer in [input, weight, bias, shared] {
             buffer.finish();
         }
         records.finish()

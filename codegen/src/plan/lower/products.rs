@@ -204,12 +204,14 @@ impl Lowering<'_> {
         let Some(spec) = GatedSpec::new(*spec, activation, rounded) else { return false };
         let (input, weight, bias) = (input.clone(), *weight, bias.clone());
         self.kernels.remove(place);
-        self.buffers[buffer] = 0;
+        // What threads share does not grow with the rows of a call.
+        let row_bytes = spec.shared_bytes(self.cx.max_rows).div_ceil(self.cx.max_rows);
+        self.buffers[buffer] = row_bytes.next_multiple_of(4);
         self.buffers.push(rounded.row_bytes());
         let records = self.buffers.len() - 1;
         self.quantised.insert((value, rounded), records);
         let output = Root::Buffer(records);
-        self.kernels.push(Kernel::Gated { spec, input, weight, bias, output });
+        self.kernels.push(Kernel::Gated { spec, input, weight, bias, output, shared: root });
         true
     }
 
