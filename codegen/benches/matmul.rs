@@ -74,9 +74,9 @@ impl Limits {
     /// Operations per second of f32 or of bytes: about a millisecond.
     fn peak(&self, level: IsaLevel, compute: Compute) -> f64 {
         let lanes = if level >= IsaLevel::Avx512 { 16 } else { 8 };
-        let (name, operations, turns) = match (compute, level) {
-            (Compute::Int8, IsaLevel::Amx) => ("int8", 2 * 16 * 16 * 64, 12_500u64),
-            (Compute::Int8, _) => ("int8", lanes * 8, 200_000),
+        let (name, operations, turns) = match (compute.is_integer(), level) {
+            (true, IsaLevel::Amx) => ("int8", 2 * 16 * 16 * 64, 12_500u64),
+            (true, _) => ("int8", lanes * 8, 200_000),
             _ => ("float", lanes * 2, 200_000),
         };
         let seconds = seconds(self.threads, |_| {
@@ -150,7 +150,7 @@ impl Subject {
 /// of the scheduler's, for a longer run shares its time with what else the machine does, and the
 /// limit's short one does not.
 fn many(compute: Compute) -> usize {
-    if compute == Compute::Int8 { 64 << 10 } else { 32 << 10 }
+    if compute.is_integer() { 64 << 10 } else { 32 << 10 }
 }
 
 /// Most rows for which reading the weights is what a product is limited by.

@@ -287,7 +287,7 @@ fn check(graph: &Graph, options: &Options<'_>) -> Result<(), CodegenError> {
         .constants
         .values()
         .any(|constant| matches!(constant.ty.element, weir_ir::Element::Quant(_)));
-    if options.compute == Some(Compute::Int8) && !quantised {
+    if options.compute.is_some_and(Compute::is_integer) && !quantised {
         let message = "int8 arithmetic needs int4 or int8 weights, and the model has none";
         return Err(CodegenError::Options(message.to_owned()));
     }

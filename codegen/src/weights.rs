@@ -63,7 +63,8 @@ pub fn product(ty: &TensorType, choice: Option<Compute>) -> Option<(PackedLayout
         _ => Compute::F32,
     };
     let compute = match choice {
-        Some(Compute::Int8) | None => own,
+        Some(codes @ (Compute::Int8 | Compute::Int8Row)) if quantised => codes,
+        Some(Compute::Int8 | Compute::Int8Row) | None => own,
         Some(Compute::Bf16) => {
             if !quantised {
                 layout.format = WeightFormat::Bf16;

@@ -10,7 +10,7 @@ use weir_ir::verify::Verified;
 use crate::error::CodegenError;
 use crate::generate::{Options, Plans};
 use crate::kernels::attention::CacheType;
-use crate::kernels::matmul::{Compute, MatmulSpec};
+use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
 use crate::plan::{Kernel, SegmentPlan};
@@ -79,7 +79,7 @@ fn segment_work(plan: &SegmentPlan) -> SegmentWork {
 fn product_work(spec: &MatmulSpec, what: &str) -> KernelWork {
     let layout = spec.layout;
     let operations = 2 * (layout.channels * layout.reduction) as u64;
-    let is_integer = spec.compute == Compute::Int8;
+    let is_integer = spec.compute.is_integer();
     KernelWork {
         name: format!("{what} {} {}x{}", layout.format.name(), layout.channels, layout.reduction),
         call_bytes: layout.bytes() as u64,

@@ -19,7 +19,7 @@
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
-use super::matmul::{Activation, MatmulSpec, emit_matmul, record_bytes};
+use super::matmul::{Activation, MatmulSpec, Scaling, emit_matmul, record_bytes};
 use super::rounding::{RoundingSpec, Source, emit_rounding};
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Signature, Value, signature};
 use crate::pack::GROUP;
@@ -42,10 +42,13 @@ pub struct GatedSpec {
 
 impl GatedSpec {
     /// The kernel for a product whose gated halves are rounded so, if it exists: whole blocks of whole
-    /// groups of channels.
+    /// groups of channels, each with a scale of its own.
     pub fn new(product: MatmulSpec, activation: UnaryOp, rounded: Activation) -> Option<GatedSpec> {
-        let Activation::Int8 { reduction, block, blocks, .. } = rounded else { return None };
-        let fits = product.layout.channels == 2 * reduction
+        let Activation::Int8 { reduction, block, blocks, scaling, .. } = rounded else {
+            return None;
+        };
+        let fits = scaling == Scaling::Block
+            && product.layout.channels == 2 * reduction
             && reduction == block * blocks
             && block.is_multiple_of(GROUP)
             && !product.residual;
@@ -76,8 +79,13 @@ impl GatedSpec {
     /// The rounding of rows of some blocks, `stride` floats apart.
     fn rounding(&self, blocks: usize, stride: usize) -> RoundingSpec {
         let reduction = blocks * self.block;
-        let activation =
-            Activation::Int8 { reduction, block: self.block, blocks, input_stride: stride };
+        let activation = Activation::Int8 {
+            reduction,
+            block: self.block,
+            blocks,
+            input_stride: stride,
+            scaling: Scaling::Block,
+        };
         let source = Source::Gated { activation: self.activation, up_stride: stride };
         let record_stride = self.records().row_bytes();
         RoundingSpec { record_stride, ..RoundingSpec::new(activation, source) }
@@ -91,6 +99,7 @@ impl GatedSpec {
             block: self.block,
             blocks: self.units(),
             input_stride: reduction,
+            scaling: Scaling::Block,
         }
     }
 

@@ -73,6 +73,19 @@ fn packed_elements_are_those_of_the_file() {
     check(Constant::from_f32("dense", &[5, 12], &values));
 }
 
+/// What asks for int8 activations, by block or by row, asks it of weights with codes alone.
+#[test]
+fn float_weights_keep_their_arithmetic() {
+    let codes = quantised(4, 32, false, ZeroPoints::Fixed(8)).ty;
+    let floats = Constant::from_f32("w", &[5, 12], &[0.5; 60]).ty;
+    let arithmetic = |ty, choice| product(ty, choice).unwrap().1;
+    assert_eq!(arithmetic(&codes, None), Compute::Int8);
+    for choice in [Compute::Int8, Compute::Int8Row] {
+        assert_eq!(arithmetic(&codes, Some(choice)), choice);
+        assert_eq!(arithmetic(&floats, Some(choice)), Compute::F32);
+    }
+}
+
 /// Rounded weights, packed as they are written, hold exactly what the interpreter computes with.
 #[test]
 fn weights_rounded_while_packed_are_those_of_the_interpreter() {

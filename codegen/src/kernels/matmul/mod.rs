@@ -10,7 +10,8 @@
 //! * [`Compute::Int8`]: per activation block, in order, with exact integer sums:
 //!   `t = fma(-zero, Σ a, Σ code·a); acc = fma(t, weight_scale · activation_scale, acc)`. The first
 //!   fma is exact when the zero point is whole, and a version may then take the zero point, or any
-//!   part of it, into its integer sums.
+//!   part of it, into its integer sums. [`Compute::Int8Row`] is the same kernel over the same records;
+//!   only the scales in them are others.
 //!
 //! Then bias and residual are added, in this order, each if the specification has it.
 //!
@@ -23,7 +24,8 @@
 //! * `Bf16`: in addition 2⁻⁸·S, for each activation is off by at most half a unit of 8 bits.
 //! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 240 · `Σ |w[k]|` of the block,
 //!   for each activation is off by at most half of its scale, max |x| / 120.1; a float zero point costs
-//!   u·|zero · Σ a| · scales more. [`activation_error`] computes it. Against the rounded activations,
+//!   u·|zero · Σ a| · scales more. For `Int8Row` the block is the row: (max |x|) / 240 · `Σ |w[k]|`.
+//!   [`activation_error`] computes it. Against the rounded activations,
 //!   of which S̃ is the sum of sizes, an output has a rounding per block, one for the product of the
 //!   scales, one for t, bias and residual: (blocks + 4)·u·S̃.
 //!
@@ -51,10 +53,10 @@ mod tests;
 
 use avx2::Products;
 
-pub use quantise::{Activation, emit_quantise};
+pub use quantise::{Activation, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
-    MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_eights, quantise_block, record_bytes,
-    zeros_behind,
+    MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, for_rows, largest_of_row, paired_eights,
+    quantise_block, record_bytes, zeros_behind,
 };
 pub use row::emit_unpack_row;
 
@@ -72,6 +74,8 @@ pub enum Compute {
     Bf16,
     /// Activations in signed bytes with a scale per block; weights of format `Int4` or `Int8`.
     Int8,
+    /// Activations in signed bytes with one scale for the whole row; weights as for `Int8`.
+    Int8Row,
 }
 
 impl Compute {
@@ -81,7 +85,22 @@ impl Compute {
             Compute::F32 => "f32",
             Compute::Bf16 => "bf16",
             Compute::Int8 => "int8",
+            Compute::Int8Row => "int8-row",
         }
+    }
+
+    /// Over what activations share a scale, if they are signed bytes.
+    pub fn scaling(self) -> Option<Scaling> {
+        match self {
+            Compute::F32 | Compute::Bf16 => None,
+            Compute::Int8 => Some(Scaling::Block),
+            Compute::Int8Row => Some(Scaling::Row),
+        }
+    }
+
+    /// Whether products are sums of integers.
+    pub fn is_integer(self) -> bool {
+        self.scaling().is_some()
     }
 }
 
@@ -135,7 +154,7 @@ impl MatmulSpec {
             {
                 Err("a block that is not a multiple of 16 from 16 to 256")
             }
-            None if self.compute == Compute::Int8 => Err("int8 arithmetic with float weights"),
+            None if self.compute.is_integer() => Err("int8 arithmetic with float weights"),
             _ => Ok(()),
         }
     }
@@ -182,10 +201,12 @@ impl MatmulSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
+        // What a record's scale was taken over is nothing that a product sees.
+        let compute = if self.compute.is_integer() { Compute::Int8 } else { self.compute };
         format!(
             "matmul-{}-{}-{}x{}{}{}-x{}-y{}-{}",
             self.layout.format.name(),
-            self.compute.name(),
+            compute.name(),
             self.layout.channels,
             self.layout.reduction,
             if self.bias { "-bias" } else { "" },
@@ -232,19 +253,19 @@ pub fn emit_matmul(
 /// Bound on the error that rounded activations alone cause in one output, given the row of the
 /// input and of the weight (as the format holds it).
 pub fn activation_error(spec: &MatmulSpec, input: &[f32], weight: &[f32]) -> f64 {
-    let block = match spec.activation() {
+    // Half a unit, and a little for the roundings of scale and quotient themselves.
+    let (together, step) = match spec.activation() {
         None => return 0.0,
-        Some(Activation::Bf16 { .. }) => 1,
-        Some(Activation::Int8 { block, .. }) => block,
+        Some(Activation::Bf16 { .. }) => (1, 1.0 / 256.0),
+        Some(Activation::Int8 { block, scaling: Scaling::Block, .. }) => (block, 1.0 / 240.0),
+        Some(Activation::Int8 { reduction, scaling: Scaling::Row, .. }) => (reduction, 1.0 / 240.0),
     };
     input
-        .chunks(block)
-        .zip(weight.chunks(block))
+        .chunks(together)
+        .zip(weight.chunks(together))
         .map(|(input, weight)| {
             let largest = input.iter().fold(0.0f32, |m, x| m.max(x.abs()));
             let weights: f64 = weight.iter().map(|w| f64::from(w.abs())).sum();
-            // Half a unit, and a little for the roundings of scale and quotient themselves.
-            let step = if block == 1 { 1.0 / 256.0 } else { 1.0 / 240.0 };
             f64::from(largest) * step * weights
         })
         .sum()

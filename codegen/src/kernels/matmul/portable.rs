@@ -4,7 +4,7 @@
 //! accumulators stay in registers over the whole reduction. For each group of channels all rows are
 //! computed, so that weights come from memory once, and then from the cache.
 
-use super::{Compute, MINUS_SUM, MatmulSpec, decode, record_bytes};
+use super::{MINUS_SUM, MatmulSpec, decode, record_bytes};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Value,
     types,
@@ -51,7 +51,7 @@ pub(super) fn define(
 ) -> Result<(), EmitError> {
     let layout = spec.layout;
     // As many rows as leave room for the accumulators in 16 registers.
-    let many = if spec.compute == Compute::Int8 { 2 } else { 4 };
+    let many = if spec.compute.is_integer() { 2 } else { 4 };
     assembly.define(id, |b| {
         let [input, weights, output, bias, residual, rows, begin, end] = b.params();
         b.for_range(begin, end, 1, |b, group| {
@@ -89,8 +89,8 @@ pub(super) fn define(
 }
 
 fn tile(b: &mut Body<'_>, spec: &MatmulSpec, at: Place, tile: Tile) {
-    let sums = match (spec.compute, spec.layout.format.blocks()) {
-        (Compute::Int8, Some(blocks)) => integer_sums(b, spec, blocks, at, tile),
+    let sums = match (spec.compute.is_integer(), spec.layout.format.blocks()) {
+        (true, Some(blocks)) => integer_sums(b, spec, blocks, at, tile),
         (_, Some(blocks)) => block_sums(b, spec, blocks, at, tile),
         (_, None) => {
             let zero = b.constant(LANES, 0.0);

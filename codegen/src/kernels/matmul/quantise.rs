@@ -1,10 +1,15 @@
-//! Rounds input rows for `Bf16` and `Int8` products, once per input, before the team's barrier.
+//! Rounds input rows for `Bf16`, `Int8` and `Int8Row` products, once per input, before the team's
+//! barrier.
 //!
 //! `Int8`: a block of B elements becomes a record of B codes, their scale, minus the sum of the codes,
 //! and what sums in pairs begin with (`[i8; B]`, f32, i32, i32). With m = max |x|: scale = m / 120.1,
 //! code = x · (120.1 / m) rounded to nearest even, −120 to 120; blocks with m ≤ 1e-30 have codes 0. A
 //! value that is not a number makes the scale, and so every output of the row, not a number. Elements
 //! beyond K are 0.
+//!
+//! `Int8Row`: the same records, but m is the largest magnitude of the whole row ([`Scaling::Row`]), so
+//! that all of them have one scale, and one value that is not a number leaves none of them a code. A
+//! thread that has any part of a row finds it by itself.
 //!
 //! 120.1 is no whole number because rows are often made of few: those of an int4 table are multiples
 //! of m / 8, and with norm weights of 8 bits between them many would lie in the very middle of two
@@ -27,15 +32,15 @@
 
 use super::{Compute, MatmulSpec};
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INTS, InstBuilder, IntCC, LANES, POINTER,
-    Value, signature,
+    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INTS, InstBuilder, IntCC, LANES, Lanes,
+    POINTER, Value, signature,
 };
 
-/// Below this no element of a block is distinguished from zero: 120.1 / m would overflow soon.
+/// Below this no element is distinguished from zero: 120.1 / m would overflow soon.
 pub(in crate::kernels) const NEGLIGIBLE: f32 = 1e-30;
 
-/// Units that the largest magnitude of a block has. Its code is 120: with one of int4 about its middle
-/// added, still a byte.
+/// Units that the largest magnitude under a scale has. Its code is 120: with one of int4 about its
+/// middle added, still a byte.
 pub(in crate::kernels) const UNITS: f32 = 120.1;
 
 /// Bytes of a block's record from its scale on.
@@ -59,6 +64,15 @@ pub(in crate::kernels) const fn record_bytes(block: usize) -> usize {
 /// Elements of an item of `Bf16`.
 const CHUNK: usize = 64;
 
+/// Over what rounded activations share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scaling {
+    /// Each block has its own.
+    Block,
+    /// All blocks of a row have the row's.
+    Row,
+}
+
 /// Form of a kernel's input rows, if they are not the f32 rows themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -79,6 +93,8 @@ pub enum Activation {
         blocks: usize,
         /// Floats from one row of the quantiser's input to the next.
         input_stride: usize,
+        /// What a scale is taken over.
+        scaling: Scaling,
     },
 }
 
@@ -86,16 +102,16 @@ impl Activation {
     pub(super) fn of(spec: &MatmulSpec) -> Option<Self> {
         let reduction = spec.layout.reduction;
         let input_stride = spec.input_stride;
-        match (spec.compute, spec.layout.format.blocks()) {
-            (Compute::F32, _) => None,
-            (Compute::Int8, Some(blocks)) => {
+        match (spec.compute.scaling(), spec.layout.format.blocks()) {
+            (Some(scaling), Some(blocks)) => {
                 // The largest part of a weight block up to 64 elements: few enough for exact sums
                 // of 16 bits after one widening, many enough to spread the cost of the scale.
                 let block = (1..=4).rev().map(|n| 16 * n).find(|part| blocks.block % part == 0);
                 let block = block.unwrap_or(16);
                 let blocks = spec.layout.block_count() * (blocks.block / block);
-                Some(Activation::Int8 { reduction, block, blocks, input_stride })
+                Some(Activation::Int8 { reduction, block, blocks, input_stride, scaling })
             }
+            _ if spec.compute == Compute::F32 => None,
             _ => Some(Activation::Bf16 { reduction, input_stride }),
         }
     }
@@ -125,8 +141,12 @@ impl Activation {
             Activation::Bf16 { reduction, input_stride } => {
                 format!("quantise-bf16-{reduction}-x{input_stride}")
             }
-            Activation::Int8 { reduction, block, blocks, input_stride } => {
-                format!("quantise-int8b{block}-{reduction}-{blocks}-x{input_stride}")
+            Activation::Int8 { reduction, block, blocks, input_stride, scaling } => {
+                let scaling = match scaling {
+                    Scaling::Block => "",
+                    Scaling::Row => "-row-",
+                };
+                format!("quantise-int8{scaling}b{block}-{reduction}-{blocks}-x{input_stride}")
             }
         }
     }
@@ -141,40 +161,70 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
     let id = assembly.declare(&symbol, signature(&[POINTER; 4], &[]))?;
     assembly.define(id, |b| {
         let [input, output, begin, end] = b.params();
-        let per_row = b.int(activation.items_per_row() as i64);
-        b.for_range(begin, end, 1, |b, item| {
-            let row = b.ins().udiv(item, per_row);
-            let before = b.mul(row, per_row);
-            let part = b.sub(item, before);
+        for_rows(b, [begin, end], activation.items_per_row(), |b, row, [first, last]| {
             let to = b.element(output, row, activation.row_bytes() as i64);
             match activation {
                 Activation::Bf16 { reduction, input_stride } => {
                     let from = b.element(input, row, input_stride as i64 * 4);
-                    round_chunk(b, from, to, part, reduction);
+                    b.for_range(first, last, 1, |b, part| {
+                        round_chunk(b, from, to, part, reduction);
+                    });
                 }
-                Activation::Int8 { reduction, block, input_stride, .. } => {
-                    let from = b.element(input, row, input_stride as i64 * 4);
-                    let from = b.element(from, part, block as i64 * 4);
-                    let to = b.element(to, part, record_bytes(block) as i64);
-                    let whole = reduction / block;
-                    let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
-                    b.if_else(
-                        is_whole,
-                        |b| {
-                            quantise_block(b, from, to, block);
-                            Vec::new()
-                        },
-                        |b| {
-                            quantise_end(b, from, to, block, part, reduction);
-                            Vec::new()
-                        },
-                    );
+                Activation::Int8 { reduction, block, input_stride, scaling, .. } => {
+                    let row = b.element(input, row, input_stride as i64 * 4);
+                    let of_row = (scaling == Scaling::Row).then(|| {
+                        largest_of_row(b, reduction, |b, index, lanes| {
+                            let from = b.element(row, index, 4);
+                            b.load(lanes.float(), from, 0)
+                        })
+                    });
+                    b.for_range(first, last, 1, |b, part| {
+                        let from = b.element(row, part, block as i64 * 4);
+                        let to = b.element(to, part, record_bytes(block) as i64);
+                        let whole = reduction / block;
+                        let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
+                        b.if_else(
+                            is_whole,
+                            |b| {
+                                quantise_block(b, from, to, block, of_row);
+                                Vec::new()
+                            },
+                            |b| {
+                                let staged = stage_end(b, from, block, part, reduction);
+                                quantise_block(b, staged, to, block, of_row);
+                                Vec::new()
+                            },
+                        );
+                    });
                 }
             }
         });
         b.ret(&[]);
     })?;
     Ok(id)
+}
+
+/// Takes a share of the items of all rows, counted through, row by row: `body` gets the row's number,
+/// its first item of the share and the one behind its last.
+pub(in crate::kernels) fn for_rows(
+    b: &mut Body<'_>,
+    [begin, end]: [Value; 2],
+    per_row: usize,
+    body: impl FnOnce(&mut Body<'_>, Value, [Value; 2]),
+) {
+    let items = b.int(per_row as i64);
+    let zero = b.int(0);
+    let first_row = b.ins().udiv(begin, items);
+    let behind = b.add_const(end, per_row as i64 - 1);
+    let end_row = b.ins().udiv(behind, items);
+    b.for_range(first_row, end_row, 1, |b, row| {
+        let before = b.mul(row, items);
+        let first = b.sub(begin, before);
+        let first = b.max(first, zero);
+        let last = b.sub(end, before);
+        let last = b.min(last, items);
+        body(b, row, [first, last]);
+    });
 }
 
 fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction: usize) {
@@ -191,7 +241,7 @@ fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction:
     });
 }
 
-/// scale = m / 120.1 and 120.1 / m, the latter 0 for negligible blocks.
+/// scale = m / 120.1 and 120.1 / m, the latter 0 where m is negligible.
 fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
     let levels = b.float(UNITS);
     let scale = b.fdiv(largest, levels);
@@ -202,15 +252,48 @@ fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
     (scale, b.select(counts, inverse, zero))
 }
 
-/// A whole block.
-pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Value, block: usize) {
+/// The largest magnitude of `count` elements, at most those of a row; not a number if one is.
+pub(in crate::kernels) fn largest_of_row(
+    b: &mut Body<'_>,
+    count: usize,
+    mut element: impl FnMut(&mut Body<'_>, Value, Lanes) -> Value,
+) -> Value {
+    let whole = count & !3;
+    let none = b.constant(LANES, 0.0);
+    let lanes = b.fold_count(whole as i64, 4, &[none], |b, index, largest| {
+        let x = element(b, index, Lanes::Four);
+        let magnitude = b.fabs(x);
+        vec![b.fmax(largest[0], magnitude)]
+    });
+    let mut largest = b.max_lanes(lanes[0]);
+    for rest in whole..count {
+        let index = b.int(rest as i64);
+        let x = element(b, index, Lanes::One);
+        let magnitude = b.fabs(x);
+        largest = b.fmax(largest, magnitude);
+    }
+    largest
+}
+
+fn largest_of_block(b: &mut Body<'_>, from: Value, block: usize) -> Value {
     let mut largest = b.constant(LANES, 0.0);
     for quad in 0..block / 4 {
         let x = b.load(LANES, from, quad as i32 * 16);
         let magnitude = b.fabs(x);
         largest = b.fmax(largest, magnitude);
     }
-    let largest = b.max_lanes(largest);
+    b.max_lanes(largest)
+}
+
+/// The record of a whole block; `of_row` is the largest magnitude of its row where rows have one scale.
+pub(in crate::kernels) fn quantise_block(
+    b: &mut Body<'_>,
+    from: Value,
+    to: Value,
+    block: usize,
+    of_row: Option<Value>,
+) {
+    let largest = of_row.unwrap_or_else(|| largest_of_block(b, from, block));
     let (scale, inverse) = scale_of(b, largest);
     let inverse = b.splat(inverse);
     let [mut sum, mut pairs] = [(); 2].map(|()| b.constant_int(INTS, 0));
@@ -252,15 +335,8 @@ pub(in crate::kernels) fn quantise_block(b: &mut Body<'_>, from: Value, to: Valu
     }
 }
 
-/// A block that K cuts or that lies beyond it: behind K are zeros.
-fn quantise_end(
-    b: &mut Body<'_>,
-    from: Value,
-    to: Value,
-    block: usize,
-    part: Value,
-    reduction: usize,
-) {
+/// Copies a block that K cuts or that lies beyond it, with zeros behind K.
+fn stage_end(b: &mut Body<'_>, from: Value, block: usize, part: Value, reduction: usize) -> Value {
     let staged = b.stack(block as u32 * 4);
     let begin = b.mul_const(part, block as i64);
     let limit = b.int(reduction as i64);
@@ -274,7 +350,7 @@ fn quantise_end(
         b.store(x, place, 0);
     });
     zeros_behind(b, staged, valid, block);
-    quantise_block(b, staged, to, block);
+    staged
 }
 
 /// Makes values of a block from `valid` on 0.

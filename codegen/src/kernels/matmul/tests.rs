@@ -127,6 +127,7 @@ fn all_products() -> Vec<(WeightFormat, Compute)> {
         products.push((format, Compute::Bf16));
         if format.blocks().is_some() {
             products.push((format, Compute::Int8));
+            products.push((format, Compute::Int8Row));
         }
     }
     products
@@ -211,7 +212,7 @@ fn hard_activations_are_treated_alike_on_all_levels() {
 #[test]
 fn rows_of_several_portions() {
     for (format, compute) in all_products() {
-        let reduction = if compute == Compute::Int8 { 16_000 } else { 4000 };
+        let reduction = if compute.is_integer() { 16_000 } else { 4000 };
         let layout = PackedLayout { channels: 3, reduction, format };
         for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
             Case::new(MatmulSpec::new(layout, compute), level).check(49, 1);
@@ -283,7 +284,7 @@ fn lower_levels_are_encoded_without_avx512() {
                     break;
                 }
             }
-            let is_vnni = level == IsaLevel::AvxVnni && compute == Compute::Int8;
+            let is_vnni = level == IsaLevel::AvxVnni && compute.is_integer();
             assert_eq!(products > 0, is_vnni, "{level:?} {format:?} {compute:?}");
         }
     }
@@ -297,6 +298,7 @@ fn specifications_without_a_kernel_are_refused() {
     };
     let block = |block| WeightFormat::Int4(blocks(block, ScaleType::F16, ZeroPoint::Implied));
     assert!(refused(WeightFormat::F32, Compute::Int8, 64));
+    assert!(refused(WeightFormat::F32, Compute::Int8Row, 64));
     assert!(refused(block(40), Compute::F32, 64));
     assert!(refused(block(512), Compute::F32, 1024));
     assert!(refused(WeightFormat::F32, Compute::F32, 0));

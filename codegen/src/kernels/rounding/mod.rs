@@ -7,7 +7,10 @@
 //! blocks are rounded as by `quantise`. Their error bounds hold unchanged.
 //!
 //! Threads divide blocks, not rows: with one row every thread has a part, and each sums the whole
-//! row for its norm, which costs less than a barrier between a norm and its readers.
+//! row for its norm, which costs less than a barrier between a norm and its readers. Where a row has
+//! one scale ([`Scaling::Row`]) each also computes the whole row once to find its largest magnitude,
+//! and its own blocks a second time to round them: no memory for rows, and values of both passes are
+//! equal, for each depends on its own operands and the norm's factor alone.
 //!
 //! | file | job |
 //! |---|---|
@@ -21,7 +24,7 @@ use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
 use super::map::MapOp;
-use super::matmul::{Activation, emit_quantise, record_bytes};
+use super::matmul::{Activation, Scaling, emit_quantise, record_bytes};
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
 /// Where the values of a row come from.
@@ -67,6 +70,8 @@ struct Blocks {
     input_stride: usize,
     /// Bytes from row to row of the records.
     row_bytes: usize,
+    /// What a scale is taken over.
+    scaling: Scaling,
 }
 
 impl Blocks {
@@ -84,12 +89,13 @@ impl RoundingSpec {
     fn blocks(&self) -> Option<Blocks> {
         match self.activation {
             Activation::Bf16 { .. } => None,
-            Activation::Int8 { reduction, block, blocks, input_stride } => Some(Blocks {
+            Activation::Int8 { reduction, block, blocks, input_stride, scaling } => Some(Blocks {
                 reduction,
                 block,
                 count: blocks,
                 input_stride,
                 row_bytes: self.record_stride,
+                scaling,
             }),
         }
     }

@@ -1,9 +1,9 @@
 //! The portable version: a block's values go through the stack, then are rounded like a row's.
 
 use super::{Blocks, Source};
-use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, Lanes, Value};
+use crate::emit::{Assembly, Body, EmitError, FuncId, Lanes, Value};
 use crate::kernels::map::unary;
-use crate::kernels::matmul::{quantise_block, zeros_behind};
+use crate::kernels::matmul::{Scaling, for_rows, largest_of_row, quantise_block, zeros_behind};
 use crate::kernels::norm::rms_factor;
 
 /// What the values of a row are made from.
@@ -14,6 +14,8 @@ struct Row {
     second: Value,
     /// The norm's factor.
     factor: Option<Value>,
+    /// The largest magnitude of its values, where they have one scale.
+    largest: Option<Value>,
 }
 
 pub(super) fn define(
@@ -25,30 +27,23 @@ pub(super) fn define(
     assembly.define(id, |b| {
         let [input, second, output, begin, end] = b.params();
         let staged = b.stack(blocks.block as u32 * 4);
-        let per_row = b.int(blocks.count as i64);
-        let zero = b.int(0);
-        let first_row = b.ins().udiv(begin, per_row);
-        let behind = b.add_const(end, blocks.count as i64 - 1);
-        let end_row = b.ins().udiv(behind, per_row);
-        b.for_range(first_row, end_row, 1, |b, row| {
-            let before = b.mul(row, per_row);
-            let first = b.sub(begin, before);
-            let first = b.max(first, zero);
-            let last = b.sub(end, before);
-            let last = b.min(last, per_row);
-            let input = b.element(input, row, blocks.input_stride as i64 * 4);
-            let row = match source {
+        for_rows(b, [begin, end], blocks.count, |b, number, [first, last]| {
+            let input = b.element(input, number, blocks.input_stride as i64 * 4);
+            let mut row = Row { input, second, factor: None, largest: None };
+            match source {
                 Source::Gated { up_stride, .. } => {
-                    let second = b.element(second, row, up_stride as i64 * 4);
-                    (row, Row { input, second, factor: None })
+                    row.second = b.element(second, number, up_stride as i64 * 4);
                 }
                 Source::RmsNorm { epsilon } => {
-                    let factor = rms_factor(b, blocks.reduction, epsilon, input);
-                    (row, Row { input, second, factor: Some(factor) })
+                    row.factor = Some(rms_factor(b, blocks.reduction, epsilon, input));
                 }
-                Source::Row => (row, Row { input, second, factor: None }),
-            };
-            let (number, row) = row;
+                Source::Row => {}
+            }
+            if blocks.scaling == Scaling::Row {
+                row.largest = Some(largest_of_row(b, blocks.reduction, |b, at, lanes| {
+                    element(b, source, &row, at, lanes)
+                }));
+            }
             let records = b.element(output, number, blocks.row_bytes as i64);
             b.for_range(first, last, 1, |b, part| {
                 let to = b.element(records, part, blocks.record_bytes() as i64);
@@ -82,7 +77,7 @@ fn round_block(
     });
     let valid = b.max(valid, zero);
     zeros_behind(b, staged, valid, blocks.block);
-    quantise_block(b, staged, to, blocks.block);
+    quantise_block(b, staged, to, blocks.block, row.largest);
 }
 
 fn element(b: &mut Body<'_>, source: Source, row: &Row, at: Value, lanes: Lanes) -> Value {

@@ -1,15 +1,16 @@
 //! The assembled version in 256-bit vectors.
 //!
 //! A block is taken in two passes: its values, kept on the stack if they are not the row's own, with
-//! the largest magnitude; then codes and their sum. Magnitudes are compared as integers, which is
-//! their order as floats and puts what is not a number above all: such a block has a scale that is
-//! not finite and codes 0, as in the portable version.
+//! the largest magnitude; then codes and their sum. Where a row has one scale, a pass over all of its
+//! values finds the largest magnitude first, and the first pass of a block leaves it alone. Magnitudes
+//! are compared as integers, which is their order as floats and puts what is not a number above all:
+//! what shares a scale with it has codes 0 and a scale that is not finite, as in the portable version.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Blocks, Source};
-use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, paired_eights};
+use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, Scaling, UNITS, paired_eights};
 
 type Emitted = Result<(), IcedError>;
 
@@ -34,7 +35,7 @@ const CONSTANTS: AsmRegister64 = rcx;
 
 /// The norm's factor in every lane, as long as a row lasts.
 const FACTOR: usize = 15;
-/// The block's largest magnitude.
+/// The largest magnitude of the block, or of the row as long as it lasts.
 const LARGEST: usize = 14;
 /// Values that are computed beside each other.
 const TOGETHER: usize = 4;
@@ -132,14 +133,17 @@ pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source
     code.lea(CONSTANTS, ptr(data))?;
 
     code.set_label(&mut next_row)?;
+    if let Source::RmsNorm { .. } = source {
+        factor(code, blocks)?;
+    }
+    if blocks.scaling == Scaling::Row {
+        largest_of_row(code, blocks, source)?;
+    }
     code.mov(LEFT_IN_ROW, blocks.count as i64)?;
     code.sub(LEFT_IN_ROW, rdx)?;
     code.cmp(LEFT_IN_ROW, LEFT)?;
     code.cmovg(LEFT_IN_ROW, LEFT)?;
     code.sub(LEFT, LEFT_IN_ROW)?;
-    if let Source::RmsNorm { .. } = source {
-        factor(code, blocks)?;
-    }
     code.imul_3(BLOCK_INPUT, rdx, blocks.block as i32 * 4)?;
     code.lea(BLOCK_SECOND, SECOND + BLOCK_INPUT)?;
     code.add(BLOCK_INPUT, INPUT)?;
@@ -147,7 +151,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source
     code.add(RECORD, RECORDS)?;
 
     code.set_label(&mut next_block)?;
-    values(code, blocks, source)?;
+    block_values(code, blocks, source)?;
     codes(code, blocks, source)?;
     code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
     code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
@@ -214,9 +218,52 @@ fn factor(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     code.vbroadcastss(YMM[FACTOR], xmm0)
 }
 
-/// The block's values and, in every lane, their largest magnitude.
-fn values(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+/// The largest magnitude of the row's values, in every lane. Spoils what counts blocks and points to
+/// them, which the row's first block sets anew.
+fn largest_of_row(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    let mut again = code.create_label();
     code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
+    code.mov(BLOCK_INPUT, INPUT)?;
+    code.mov(BLOCK_SECOND, SECOND)?;
+    code.mov(LEFT_IN_ROW, blocks.count as i64)?;
+    code.set_label(&mut again)?;
+    values(code, blocks, source, |code, value, _| measure(code, value))?;
+    code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
+    code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
+    code.dec(LEFT_IN_ROW)?;
+    code.jnz(again)?;
+    fold_largest(code)
+}
+
+/// The block's values, on the stack if they are not the row's own, and their largest magnitude if that
+/// is not the row's.
+fn block_values(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    let keep = |code: &mut CodeAssembler, value, vector: usize| match source {
+        Source::Row => Ok(()),
+        _ => code.vmovups(ymmword_ptr(rsp + vector * 32), value),
+    };
+    match (blocks.scaling, source) {
+        (Scaling::Block, _) => {
+            code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
+            values(code, blocks, source, |code, value, vector| {
+                keep(code, value, vector)?;
+                measure(code, value)
+            })?;
+            fold_largest(code)
+        }
+        (Scaling::Row, Source::Row) => Ok(()),
+        (Scaling::Row, _) => values(code, blocks, source, keep),
+    }
+}
+
+/// Computes the block's values, a few vectors beside each other, and emits `then` for each with its
+/// number in the block.
+fn values(
+    code: &mut CodeAssembler,
+    blocks: &Blocks,
+    source: Source,
+    then: impl Fn(&mut CodeAssembler, AsmRegisterYmm, usize) -> Emitted,
+) -> Emitted {
     let vectors = blocks.block / 8;
     for first in (0..vectors).step_by(TOGETHER) {
         let count = TOGETHER.min(vectors - first);
@@ -243,13 +290,20 @@ fn values(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted 
             }
         }
         for (index, value) in registers() {
-            if source != Source::Row {
-                code.vmovups(at(rsp, index), value)?;
-            }
-            code.vandps(value, value, wide(Constant::Magnitude))?;
-            code.vpmaxsd(YMM[LARGEST], YMM[LARGEST], value)?;
+            then(code, value, first + index)?;
         }
     }
+    Ok(())
+}
+
+/// Takes a vector of values into the largest magnitude. Spoils it.
+fn measure(code: &mut CodeAssembler, value: AsmRegisterYmm) -> Emitted {
+    code.vandps(value, value, wide(Constant::Magnitude))?;
+    code.vpmaxsd(YMM[LARGEST], YMM[LARGEST], value)
+}
+
+/// The largest of the lanes, in all of the lower four.
+fn fold_largest(code: &mut CodeAssembler) -> Emitted {
     code.vextracti128(xmm0, YMM[LARGEST], 1)?;
     code.vpmaxsd(xmm0, xmm0, xmm14)?;
     for half in [0x4e, 0xb1] {
@@ -313,7 +367,7 @@ fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
     Ok(())
 }
 
-/// The block's record; its largest magnitude is the first lane of its register.
+/// The block's record; the largest magnitude is in the lower lanes of its register.
 fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     let block = blocks.block;
     let small = |which: Constant| xmmword_ptr(constant(which));

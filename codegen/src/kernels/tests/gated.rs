@@ -5,7 +5,9 @@ use weir_ir::ops::unary::UnaryOp;
 
 use super::*;
 use crate::kernels::gated::{GatedSpec, emit_gated};
-use crate::kernels::matmul::{Activation, Compute, MatmulSpec, emit_matmul, emit_quantise};
+use crate::kernels::matmul::{
+    Activation, Compute, MatmulSpec, Scaling, emit_matmul, emit_quantise,
+};
 use crate::kernels::rounding::{RoundingSpec, Source, emit_rounding};
 use crate::pack::{
     Blocks, DenseRows, PackedLayout, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense,
@@ -72,6 +74,7 @@ impl Case {
             block,
             blocks: half / block,
             input_stride: channels,
+            scaling: Scaling::Block,
         };
         let mut weight = vec![0; layout.bytes()];
         let source = Weight(random.next());
@@ -196,14 +199,21 @@ fn every_version_gives_the_bits_of_the_separate_kernels() {
     assert_eq!(check_gates(&mut Random::new(75), 4, Side::End), 16);
 }
 
-/// Halves of no whole blocks or groups, and a residual, are left to the separate kernels.
+/// Halves of no whole blocks or groups, a residual, and scales of whole rows are left to the separate
+/// kernels.
 #[test]
 fn only_whole_blocks_of_both_halves_are_taken() {
     let mut random = Random::new(76);
     let Case { product, activation, .. } = Case::new(&mut random, 1);
     let rounded = |reduction: usize, block: usize| {
         let blocks = reduction.div_ceil(block);
-        Activation::Int8 { reduction, block, blocks, input_stride: 2 * reduction }
+        Activation::Int8 {
+            reduction,
+            block,
+            blocks,
+            input_stride: 2 * reduction,
+            scaling: Scaling::Block,
+        }
     };
     let taken = |channels: usize, residual: bool, rounded: Activation| {
         let layout = PackedLayout { channels, ..product.layout };
@@ -212,6 +222,12 @@ fn only_whole_blocks_of_both_halves_are_taken() {
     };
     assert!(taken(128, false, rounded(64, 32)));
     assert!(!taken(128, true, rounded(64, 32)));
+    let Activation::Int8 { reduction, block, blocks, input_stride, .. } = rounded(64, 32) else {
+        unreachable!("rounded to codes")
+    };
+    let scaling = Scaling::Row;
+    let by_row = Activation::Int8 { reduction, block, blocks, input_stride, scaling };
+    assert!(!taken(128, false, by_row));
     assert!(!taken(120, false, rounded(64, 32)));
     assert!(!taken(120, false, rounded(60, 32)));
 }

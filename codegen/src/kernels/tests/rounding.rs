@@ -6,18 +6,25 @@ use weir_processor as processor;
 
 use super::*;
 use crate::kernels::map::{MapOp, MapSpec, emit_map};
-use crate::kernels::matmul::{Activation, Compute, MatmulSpec, emit_quantise};
+use crate::kernels::matmul::{Activation, Compute, MatmulSpec, emit_matmul, emit_quantise};
 use crate::kernels::norm::{NormKind, NormSpec, emit_norm};
 use crate::kernels::rounding::{RoundingSpec, Source, emit_rounding};
 use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
 const EPSILON: f32 = 1e-5;
 
-fn activation(reduction: usize, block: usize, input_stride: usize) -> Activation {
+/// What int8 activations are computed with: a scale per block, and one per row.
+const COMPUTES: [Compute; 2] = [Compute::Int8, Compute::Int8Row];
+
+fn product(reduction: usize, block: usize, compute: Compute) -> MatmulSpec {
     let blocks = Blocks { block, scale: ScaleType::F16, zero: ZeroPoint::Implied };
     let layout = PackedLayout { channels: 16, reduction, format: WeightFormat::Int4(blocks) };
-    let spec = MatmulSpec { input_stride, ..MatmulSpec::new(layout, Compute::Int8) };
-    spec.activation().unwrap()
+    MatmulSpec::new(layout, compute)
+}
+
+fn activation(case: &Case, block: usize, compute: Compute) -> Activation {
+    let product = product(case.reduction, block, compute);
+    MatmulSpec { input_stride: case.stride, ..product }.activation().unwrap()
 }
 
 /// Rows of a case, with their operands.
@@ -149,6 +156,7 @@ const SOURCES: [Source; 4] = [
 fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpec, Case)> {
     let all: Vec<_> = (0..cases)
         .flat_map(|_| {
+            let compute = COMPUTES[random.below(2)];
             SOURCES.map(|source| {
                 let block = 16 << random.below(4);
                 // One in four ends within a block.
@@ -156,7 +164,7 @@ fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpe
                 let reduction = block * (1 + random.below(6)) + rest;
                 let rows = 1 + random.below(5);
                 let case = Case::new(random, reduction, rows, source);
-                let activation = activation(reduction, block, case.stride);
+                let activation = activation(&case, block, compute);
                 (RoundingSpec::new(activation, case.source(source)), case)
             })
         })
@@ -197,17 +205,17 @@ fn the_interpreter_gives_the_same_bits() {
     assert!(wide >= 6, "{wide} cases for the assembled version");
 }
 
-/// A block with a NaN or an infinity has a scale that is not finite and codes 0; in a norm all
-/// blocks of its row are such.
+/// A block with a NaN or an infinity has a scale that is not finite and codes 0, and where a row has
+/// one scale all blocks of its row have.
 #[test]
 fn blocks_that_are_no_numbers_are_marked() {
     let mut random = Random::new(73);
     let reduction = 128;
-    for source in SOURCES {
+    for (source, compute) in SOURCES.into_iter().flat_map(|s| COMPUTES.map(|c| (s, c))) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut case = Case::new(&mut random, reduction, 2, source);
             case.input.iter_mut().for_each(|x| *x = x.clamp(-8.0, 8.0));
-            let rounded = activation(reduction, 32, case.stride);
+            let rounded = activation(&case, 32, compute);
             let spec = RoundingSpec::new(rounded, case.source(source));
             let clean = case.by_machine(&spec, IsaLevel::Portable);
             case.input[case.stride + 40] = bad;
@@ -215,16 +223,37 @@ fn blocks_that_are_no_numbers_are_marked() {
                 let got = case.by_machine(&spec, level);
                 let words = spec.activation.row_bytes() / 4;
                 assert_eq!(got[..words], clean[..words], "the row before");
-                let block = &got[words + 11..words + 22];
                 let is_gate_closed =
                     matches!(source, Source::Gated { .. }) && bad == f32::NEG_INFINITY;
-                let scale = f32::from_bits(block[8]);
-                assert!(!scale.is_finite() || is_gate_closed, "{spec:?}: {bad} gives {scale}");
-                if !scale.is_finite() {
-                    assert!(block[..8].iter().all(|codes| *codes == 0), "{spec:?}");
-                    assert_eq!(block[9..], [0, 0]);
+                for (number, block) in got[words..].chunks_exact(11).take(4).enumerate() {
+                    let scale = f32::from_bits(block[8]);
+                    let is_marked = number == 1 || compute == Compute::Int8Row;
+                    let is_right = !is_marked || !scale.is_finite() || is_gate_closed;
+                    assert!(is_right, "{spec:?}: {bad} gives {scale} in block {number}");
+                    if !scale.is_finite() {
+                        assert!(block[..8].iter().all(|codes| *codes == 0), "{spec:?}");
+                        assert_eq!(block[9..], [0, 0]);
+                    }
                 }
             }
+        }
+    }
+}
+
+/// Both ways to take scales are in one binary side by side, and one product serves them.
+#[test]
+fn scales_of_rows_and_of_blocks_share_products() {
+    let mut assembly = Assembly::new().unwrap();
+    let [blocks, rows] = COMPUTES.map(|compute| product(64, 32, compute));
+    for level in IsaLevel::ALL {
+        let products = [blocks, rows].map(|spec| emit_matmul(&mut assembly, &spec, level).unwrap());
+        assert_eq!(products[0], products[1], "{level:?}");
+        for source in SOURCES {
+            let roundings = [blocks, rows].map(|product| {
+                let activation = product.activation().unwrap();
+                emit_rounding(&mut assembly, &RoundingSpec::new(activation, source), level).unwrap()
+            });
+            assert_ne!(roundings[0], roundings[1], "{source:?} {level:?}");
         }
     }
 }

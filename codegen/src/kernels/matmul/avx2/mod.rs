@@ -14,10 +14,10 @@ use std::ops::Range;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use super::MatmulSpec;
 use super::assembled::{
     COUNT, Plan, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS, assemble,
 };
-use super::{Compute, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
 
@@ -85,7 +85,7 @@ struct Place {
 
 impl Version for Avx2<'_> {
     fn plans(&self) -> Vec<Plan> {
-        if self.spec.compute == Compute::Int8 {
+        if self.spec.compute.is_integer() {
             return vec![
                 Plan { from_rows: panel::FROM_ROWS, rows: &[], groups: &[1] },
                 Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[1] },
@@ -102,7 +102,7 @@ impl Version for Avx2<'_> {
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.spec.compute == Compute::Int8 { panel::SCRATCH_BYTES } else { float::SCRATCH_BYTES }
+        if self.spec.compute.is_integer() { panel::SCRATCH_BYTES } else { float::SCRATCH_BYTES }
     }
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -110,7 +110,7 @@ impl Version for Avx2<'_> {
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        if self.spec.compute == Compute::Int8 {
+        if self.spec.compute.is_integer() {
             self.integer_tile(code, shape)
         } else {
             self.float_tile(code, shape)
@@ -160,9 +160,9 @@ fn places(shape: TileShape, halves: Range<usize>) -> Vec<Place> {
 impl Avx2<'_> {
     /// The lane that ymm15 repeats during the whole call: what the format is taken apart with.
     fn mask(&self) -> u32 {
-        match (self.spec.layout.format, self.spec.compute) {
-            (WeightFormat::Int4(_), Compute::Int8) => 0x0f0f_0f0f,
-            (WeightFormat::Int8(_), Compute::Int8) => 0x0001_0001,
+        match (self.spec.layout.format, self.spec.compute.is_integer()) {
+            (WeightFormat::Int4(_), true) => 0x0f0f_0f0f,
+            (WeightFormat::Int8(_), true) => 0x0001_0001,
             (WeightFormat::Int4(_), _) => 0xf,
             (WeightFormat::Int8(_), _) => 0xff,
             (WeightFormat::Bf16, _) => 0xffff_0000,

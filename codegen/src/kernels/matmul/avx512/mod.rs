@@ -34,10 +34,7 @@ const TAIL: AsmRegisterK = k1;
 
 /// How rows are divided.
 pub(super) fn portion(compute: Compute) -> Portion {
-    match compute {
-        Compute::Int8 => Portion { bytes: 512 << 10, step: 16, ..PORTION },
-        Compute::F32 | Compute::Bf16 => PORTION,
-    }
+    if compute.is_integer() { Portion { bytes: 512 << 10, step: 16, ..PORTION } } else { PORTION }
 }
 
 pub(super) fn define(
@@ -76,10 +73,7 @@ impl Version for Avx512<'_> {
     }
 
     fn scratch_bytes(&self) -> usize {
-        match self.spec.compute {
-            Compute::Int8 => panel::SCRATCH_BYTES,
-            Compute::F32 | Compute::Bf16 => float::SCRATCH_BYTES,
-        }
+        if self.spec.compute.is_integer() { panel::SCRATCH_BYTES } else { float::SCRATCH_BYTES }
     }
 
     fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
@@ -96,7 +90,7 @@ impl Version for Avx512<'_> {
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        if self.spec.compute == Compute::Int8 {
+        if self.spec.compute.is_integer() {
             self.integer_sums(code, shape)?;
         } else {
             self.float_sums(code, shape)?;
@@ -120,12 +114,12 @@ impl Version for Avx512<'_> {
 
 impl<'a> Avx512<'a> {
     fn tile_plans(&self) -> Vec<Plan> {
-        match (self.spec.layout.format, self.spec.compute) {
+        match (self.spec.layout.format, self.spec.compute.is_integer()) {
             // One group at a time keeps the weights one stream, which memory gives fastest.
-            (_, Compute::Int8) if self.integer_rows() == 16 => {
+            (_, true) if self.integer_rows() == 16 => {
                 vec![Plan { from_rows: 1, rows: &[16, 8, 4, 2, 1], groups: &[1] }]
             }
-            (_, Compute::Int8) => {
+            (_, true) => {
                 vec![Plan { from_rows: 1, rows: &[8, 4, 2, 1], groups: &[1] }]
             }
             (WeightFormat::F32, _) => {
@@ -146,8 +140,8 @@ impl<'a> Avx512<'a> {
 
     /// The lane that [`MASK`] repeats.
     fn mask(&self) -> u32 {
-        match (self.spec.layout.format, self.spec.compute) {
-            (WeightFormat::Int4(_), Compute::Int8) => 0x0f0f_0f0f,
+        match (self.spec.layout.format, self.spec.compute.is_integer()) {
+            (WeightFormat::Int4(_), true) => 0x0f0f_0f0f,
             (WeightFormat::Int4(_), _) => 0xf,
             (WeightFormat::Int8(_), _) => 0xff,
             (WeightFormat::Bf16, _) => 0xffff_0000,

@@ -67,9 +67,9 @@ pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Codes, scale and code sum of one activation block.
-fn quantise_model(x: &[f32], block: usize) -> (Vec<i32>, f32, f32) {
-    let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+/// Codes, scale and code sum of one activation block, of which these have the scale.
+fn quantise_model(x: &[f32], block: usize, scaled: &[f32]) -> (Vec<i32>, f32, f32) {
+    let largest = scaled.iter().fold(0.0f32, |m, x| m.max(x.abs()));
     let inverse = if largest > 1e-30 { 120.1 / largest } else { 0.0 };
     let mut codes: Vec<i32> = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
     codes.resize(block, 0);
@@ -91,9 +91,10 @@ fn model(spec: &MatmulSpec, packed: &[u8], x: &[f32], channel: usize) -> f32 {
                 sum = x.mul_add(layout.value(packed, channel, k), sum);
             }
         }
-        Some(Activation::Int8 { block, .. }) => {
+        Some(Activation::Int8 { block, scaling, .. }) => {
             for (index, part) in x.chunks(block).enumerate() {
-                let (codes, scale, code_sum) = quantise_model(part, block);
+                let scaled = if scaling == Scaling::Row { x } else { part };
+                let (codes, scale, code_sum) = quantise_model(part, block, scaled);
                 let (weight_scale, zero) = layout.parameters(packed, channel, index * block);
                 let mut whole = 0i32;
                 for (at, code) in codes.iter().enumerate().take(part.len()) {

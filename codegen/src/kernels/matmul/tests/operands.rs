@@ -206,8 +206,9 @@ impl Activations {
                 let values = input.iter().enumerate().map(value).collect();
                 Activations { values, blocks: Vec::new() }
             }
-            Some(Activation::Int8 { block, blocks, .. }) => {
+            Some(Activation::Int8 { block, blocks, scaling, .. }) => {
                 let mut row = Activations { values: Vec::new(), blocks: Vec::new() };
+                let is_row = scaling == Scaling::Row;
                 for index in 0..blocks {
                     let begin = (index * block).min(input.len());
                     let part = &input[begin..(begin + block).min(input.len())];
@@ -215,18 +216,25 @@ impl Activations {
                     let codes = &rounded[at..at + block];
                     let scale = f32::from_le_bytes(word(at + block));
                     let sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));
-                    row.block(part, codes, scale, sums);
+                    row.block(part, if is_row { input } else { part }, codes, scale, sums);
                 }
                 row
             }
         }
     }
 
-    /// A block: its scale is max |x| / 120.1 rounded, and each code the nearest whole number to
-    /// x · 120.1 / max |x|, of which quotient and product are rounded. The first sum is minus that of
-    /// the codes, the second what sums in pairs begin with.
-    fn block(&mut self, part: &[f32], codes: &[u8], scale: f32, [minus_sum, pairs]: [i32; 2]) {
-        let largest = part.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    /// A block: its scale is max |x| / 120.1 rounded, the maximum of all that is scaled alike, and each
+    /// code the nearest whole number to x · 120.1 / max |x|, of which quotient and product are rounded.
+    /// The first sum is minus that of the codes, the second what sums in pairs begin with.
+    fn block(
+        &mut self,
+        part: &[f32],
+        scaled: &[f32],
+        codes: &[u8],
+        scale: f32,
+        [minus_sum, pairs]: [i32; 2],
+    ) {
+        let largest = scaled.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let codes: Vec<i32> = codes.iter().map(|code| i32::from(*code as i8)).collect();
         assert_eq!(-codes.iter().sum::<i32>(), minus_sum);
         let (paired, rest) = codes.split_at(codes.len() * 3 / 32 * 8);

@@ -83,7 +83,7 @@ fn specification(random: &mut Random, kind: &str, compute: Compute, rows: Rows) 
     };
     let reduction = match (rows, random.below(4)) {
         // Rows so long that few of them are a portion.
-        (Rows::Portions, _) if is_long && compute == Compute::Int8 => 8000 + random.below(4000),
+        (Rows::Portions, _) if is_long && compute.is_integer() => 8000 + random.below(4000),
         (Rows::Portions, _) if is_long => 2000 + random.below(2000),
         (Rows::Portions, _) => 1 + random.below(90),
         (_, 0) => 1 + random.below(20),
@@ -270,8 +270,8 @@ fn run(cases: usize, seed: u64) -> usize {
     let (mut interpreted, mut cells) = (0, 0);
     let mut random = Random::new(seed);
     for kind in KINDS {
-        for compute in [Compute::F32, Compute::Bf16, Compute::Int8] {
-            if compute == Compute::Int8 && !kind.starts_with("int") {
+        for compute in [Compute::F32, Compute::Bf16, Compute::Int8, Compute::Int8Row] {
+            if compute.is_integer() && !kind.starts_with("int") {
                 continue;
             }
             for rows in Rows::ALL {
@@ -279,7 +279,7 @@ fn run(cases: usize, seed: u64) -> usize {
                 for index in 0..cases {
                     let mut spec = specification(&mut random, kind, compute, rows);
                     // Tiles serve most blocks: at least in half of the cases.
-                    while compute == Compute::Int8 && index % 2 == 0 && !amx::serves(&spec) {
+                    while compute.is_integer() && index % 2 == 0 && !amx::serves(&spec) {
                         spec = specification(&mut random, kind, compute, rows);
                     }
                     let count = rows.count(&mut random, &spec);
@@ -321,8 +321,8 @@ fn run(cases: usize, seed: u64) -> usize {
         let least = if *level == IsaLevel::Amx.name() { cases.div_ceil(2) } else { cases };
         assert!((least..=cases).contains(count), "{cell:?}: {count} cases");
     }
-    // Portable, AVX2 and AVX-512 compute all of them, AVX-VNNI and AMX those of int8.
-    assert_eq!((cells, counts.len()), (60, 3 * 60 + 2 * 2 * Rows::ALL.len()));
+    // Portable, AVX2 and AVX-512 compute all of them, AVX-VNNI and AMX those of both kinds of int8.
+    assert_eq!((cells, counts.len()), (70, 3 * 70 + 2 * 2 * 2 * Rows::ALL.len()));
     total
 }
 
