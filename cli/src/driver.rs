@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use weir_abi::IsaLevel;
 use weir_codegen::image::ModelImage;
 use weir_codegen::jit::ModelInMemory;
-use weir_codegen::kernels::matmul::Compute;
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::{DType, Graph, Stage, verify::verify};
@@ -200,11 +199,6 @@ pub fn with_image<T>(
 ) -> Result<T, Failure> {
     let start = Instant::now();
     let work = progress.start("compiling");
-    let compute = options.compute.map(|compute| match compute {
-        ComputeOption::F32 => Compute::F32,
-        ComputeOption::Bf16 => Compute::Bf16,
-        ComputeOption::Int8 => Compute::Int8,
-    });
     let tokenizer = match &lowered.text.tokenizer {
         Some(json) => weir_tokenizer::pack(json)
             .map_err(|error| Failure::other(format!("tokenizer.json: {error}")))?,
@@ -215,7 +209,7 @@ pub fn with_image<T>(
         Failure::other(format!("internal error: {}", lines.join("\n")))
     })?;
     let mut codegen = weir_codegen::Options {
-        compute,
+        compute: options.compute.map(ComputeOption::arithmetic),
         levels: how.levels.unwrap_or(&IsaLevel::ALL),
         max_rows: options.step_rows,
         // A head call serves all slots; a few more rows cost little and speed up `logits`.
@@ -360,9 +354,7 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
             weir: env!("CARGO_PKG_VERSION").to_owned(),
             compute: match options.compute {
                 None => "by weight format".to_owned(),
-                Some(ComputeOption::F32) => "f32".to_owned(),
-                Some(ComputeOption::Bf16) => "bf16".to_owned(),
-                Some(ComputeOption::Int8) => "int8".to_owned(),
+                Some(chosen) => chosen.arithmetic().name().to_owned(),
             },
             kv: lowered.kv.to_string(),
             kv_dtype: kv_dtype(&lowered.graph),
@@ -390,7 +382,7 @@ fn chosen_kv_dtype(options: &ModelOptions) -> Option<DType> {
         (Some(chosen), _) => Some(chosen.dtype()),
         (None, Some(ComputeOption::F32)) => Some(DType::F32),
         (None, Some(ComputeOption::Bf16)) => Some(DType::F16),
-        (None, Some(ComputeOption::Int8) | None) => None,
+        (None, Some(ComputeOption::Int8 | ComputeOption::Int8Row) | None) => None,
     }
 }
 

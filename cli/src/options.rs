@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use weir_codegen::kernels::matmul::Compute;
 use weir_ir::DType;
 use weir_runtime::command::whole;
 
@@ -158,6 +159,21 @@ pub enum ComputeOption {
     Bf16,
     /// Activations quantised per block; for int4 and int8 weights
     Int8,
+    /// Activations quantised with one scale a row, as dynamic quantisation elsewhere does: a larger
+    /// error where few values outweigh the others, and no faster; kept to compare accuracy with
+    Int8Row,
+}
+
+impl ComputeOption {
+    /// The arithmetic of products that it asks for.
+    pub fn arithmetic(self) -> Compute {
+        match self {
+            ComputeOption::F32 => Compute::F32,
+            ComputeOption::Bf16 => Compute::Bf16,
+            ComputeOption::Int8 => Compute::Int8,
+            ComputeOption::Int8Row => Compute::Int8Row,
+        }
+    }
 }
 
 /// Number formats of attention state.

@@ -117,6 +117,7 @@ fn the_cache_is_as_exact_as_the_products() {
         // Rows of 16 numbers are too short for scales.
         ("int8", None, None, DType::F16),
         ("int4", Some(ComputeOption::Int8), None, DType::F16),
+        ("int8", Some(ComputeOption::Int8Row), None, DType::F16),
         // The table of embeddings is no product, the head is one.
         ("f32,head=int8", None, None, DType::F16),
         ("f32", Some(ComputeOption::Bf16), None, DType::F16),
