@@ -5,6 +5,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 use weir_ir::graph::CacheDecl;
+use weir_ir::interpret::Rounding;
 use weir_ir::interpret::codes::TILE;
 use weir_ir::{Body, ConstData, Constant, DType, Element, Graph, Op, TensorType};
 
@@ -53,6 +54,28 @@ impl fmt::Display for Agreement {
     }
 }
 
+/// An arithmetic of products by its definition.
+#[derive(Clone, Copy)]
+pub struct Arithmetic {
+    /// `--compute`, or what suits the weights.
+    pub compute: Option<weir::ComputeOption>,
+    /// What it does to a row in front of a product.
+    pub rounding: Rounding,
+    /// The bound of a model's error; `None` where the arithmetic is float32.
+    pub bound: fn(&Graph) -> Result<Option<Bound>>,
+}
+
+/// The default of each weight format.
+pub const OWN: Arithmetic =
+    Arithmetic { compute: None, rounding: round_activations, bound: Bound::of };
+
+/// One scale a row.
+pub const BY_ROW: Arithmetic = Arithmetic {
+    compute: Some(weir::ComputeOption::Int8Row),
+    rounding: round_by_row,
+    bound: Bound::of_rows,
+};
+
 /// Elements of a block of int8 activations: the largest part of a weight's block of at most 64
 /// elements, in sixteens.
 pub fn block(weight: &TensorType) -> Option<usize> {
@@ -69,14 +92,23 @@ pub fn round_activations(weight: &TensorType, row: &mut [f32]) {
     }
 }
 
-/// Units that the largest magnitude of a block of activations has, and of a row in an int8 cache.
+/// Rounds a row that enters a product with this weight by one scale, where the weight has codes.
+pub fn round_by_row(weight: &TensorType, row: &mut [f32]) {
+    match block(weight) {
+        Some(_) => to_int8(row),
+        None => round_activations(weight, row),
+    }
+}
+
+/// Units that the largest of the activations that share a scale has, and of a row in an int8 cache.
 const UNITS: f32 = 120.1;
 const STORED_UNITS: f64 = 127.0;
 
-fn to_int8(block: &mut [f32]) {
-    let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+/// Numbers that share a scale.
+fn to_int8(numbers: &mut [f32]) {
+    let largest = numbers.iter().fold(0f32, |largest, x| largest.max(x.abs()));
     let inverse = if largest > 1e-30 { UNITS / largest } else { 0.0 };
-    for x in block {
+    for x in numbers {
         *x = (*x * inverse).round_ties_even() * (largest / UNITS);
     }
 }
@@ -126,11 +158,28 @@ impl Apart {
 impl Bound {
     /// The bound of a graph at stage `Fixed`; `None` where the default arithmetic is float32.
     pub fn of(graph: &Graph) -> Result<Option<Bound>> {
+        Bound::with_scales(graph, block)
+    }
+
+    /// The bound of a graph at stage `Fixed` whose activations have one scale a row where weights have
+    /// codes: a block is then as long as the row.
+    pub fn of_rows(graph: &Graph) -> Result<Option<Bound>> {
+        Bound::with_scales(graph, |weight| {
+            block(weight)?;
+            weight.sizes()?.last().copied()
+        })
+    }
+
+    /// The bound, if so many activations share a scale in front of a product with a weight.
+    fn with_scales(
+        graph: &Graph,
+        numbers: fn(&TensorType) -> Option<usize>,
+    ) -> Result<Option<Bound>> {
         let mut input_error = 0f64;
         let weights = graph.constants.iter().map(|(_, constant)| &constant.ty);
         for weight in weights.filter(|ty| ty.shape.len() == 2) {
-            let error = match (block(weight), weight.element) {
-                (Some(block), _) => code_error(block, f64::from(UNITS)),
+            let error = match (numbers(weight), weight.element) {
+                (Some(numbers), _) => code_error(numbers, f64::from(UNITS)),
                 (None, Element::Plain(DType::BF16)) => 1.0 / 256.0 / 3f64.sqrt(),
                 _ => continue,
             };

@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use weir_ir::interpret::Rounding;
 use weir_ir::{DType, TensorType};
-use weir_tests::activations::{Bound, block, round_activations, same_rounding};
+use weir_tests::activations::{
+    Arithmetic, BY_ROW, Bound, OWN, block, round_activations, round_by_row, same_rounding,
+};
 use weir_tests::golden::read;
 use weir_tests::places::{name, root};
 use weir_tests::systems::{Oracle, Setup, System};
@@ -87,6 +89,27 @@ fn without_the_last(weight: &TensorType, row: &mut [f32]) {
     }
 }
 
+/// The same of rows with one scale.
+fn last_left_out_by_row(weight: &TensorType, row: &mut [f32]) {
+    round_by_row(weight, row);
+    if let Some(last) = row.last_mut() {
+        *last = 0.0;
+    }
+}
+
+/// A thread that found the largest magnitude in its own part of the row; codes beyond a byte end
+/// there.
+fn scale_of_the_first_half(weight: &TensorType, row: &mut [f32]) {
+    if block(weight).is_none() {
+        return;
+    }
+    let half = &row[..row.len().div_ceil(2)];
+    let unit = half.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 120.1;
+    if unit > 0.0 {
+        row.iter_mut().for_each(|x| *x = (*x / unit).round_ties_even().clamp(-128.0, 127.0) * unit);
+    }
+}
+
 /// No rounding at all: a model that was compiled in float32 by mistake.
 fn exact(_: &TensorType, _: &mut [f32]) {}
 
@@ -107,15 +130,26 @@ const BF16: [Fault; 3] = [
     ("nothing is rounded", exact, false),
 ];
 
+const ROWS: [Fault; 4] = [
+    ("blocks have their own scales", round_activations, false),
+    ("the first half's scale serves the row", scale_of_the_first_half, true),
+    ("the last element is left out", last_left_out_by_row, true),
+    ("nothing is rounded", exact, false),
+];
+
 pub fn trials() -> Vec<Trial> {
     [
-        ("narrow-nbits-int4", &INT8[..]),
-        ("qwen2-genai-int8", &INT8[..]),
-        ("llama-genai-bf16", &BF16[..]),
+        ("narrow-nbits-int4", "faults", &OWN, &INT8[..]),
+        ("qwen2-genai-int8", "faults", &OWN, &INT8[..]),
+        ("llama-genai-bf16", "faults", &OWN, &BF16[..]),
+        ("narrow-nbits-int4", "int8_row_faults", &BY_ROW, &ROWS[..]),
+        ("qwen2-genai-int8", "int8_row_faults", &BY_ROW, &ROWS[..]),
     ]
     .into_iter()
-    .map(|(fixture, faults)| {
-        trial(format!("activations/{fixture}/faults"), move || faults_are_seen(fixture, faults))
+    .map(|(fixture, check, defined, faults)| {
+        trial(format!("activations/{fixture}/{check}"), move || {
+            faults_are_seen(fixture, defined, faults)
+        })
     })
     .chain([trial("activations/cache/faults".to_owned(), caches_are_seen)])
     .chain(["llama-genai-fp32", "mistral-layered-genai-fp32", "phi3-longrope-dynamo18-fp32"].map(
@@ -173,18 +207,18 @@ fn caches_are_seen() -> Result<()> {
     Ok(())
 }
 
-fn faults_are_seen(fixture: &str, faults: &[Fault]) -> Result<()> {
+fn faults_are_seen(fixture: &str, expected: &Arithmetic, faults: &[Fault]) -> Result<()> {
     let folder = root().join("tests/fixtures/onnx").join(fixture);
     // Where nothing else is rounded.
     let kv_dtype = Some(weir::KvTypeOption::F32);
-    let setup = Setup { compute: None, kv_dtype, ..Setup::exact(320) };
+    let setup = Setup { compute: expected.compute, kv_dtype, ..Setup::exact(320) };
     let oracle = || Oracle::lower(&folder, &setup);
-    let Some(bound) = Bound::of(oracle()?.graph())? else { bail!("the default is float32") };
+    let Some(bound) = (expected.bound)(oracle()?.graph())? else { bail!("it is float32") };
     let case = &read(&folder)?[0];
     let mut wrong = Vec::new();
     for (fault, rounding, leaves) in faults {
         let mut faulty = oracle()?.with_rounding(*rounding);
-        let mut defined = oracle()?.with_rounding(round_activations);
+        let mut defined = oracle()?.with_rounding(expected.rounding);
         let is_seen = same_rounding(&mut faulty, &mut defined, &case.prompt).is_err();
         let logits = faulty.logits(&case.prompt, &case.forced)?;
         let judged = bound.check(fixture, &logits.steps, &case.steps);

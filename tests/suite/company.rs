@@ -7,11 +7,21 @@ use weir_tests::systems::{Binary, Setup};
 
 use crate::trial;
 
+/// Weights of float32, and of int4.
+const EXPORTS: [&str; 2] = ["onnx", "onnx-genai-int4"];
+
 pub fn trials() -> Vec<Trial> {
-    let setups = [("full", None), ("snapstream,rows=64,sinks=4,recent=16,window=8", None)];
+    let snapstream = "snapstream,rows=64,sinks=4,recent=16,window=8";
+    // Threads that share a row each find its largest magnitude.
+    let by_row = Some(weir::ComputeOption::Int8Row);
+    let setups = [
+        ("full", None, &EXPORTS[..]),
+        (snapstream, None, &EXPORTS),
+        ("full", by_row, &EXPORTS[1..]),
+    ];
     let mut trials = Vec::new();
-    for (kv, compute) in setups {
-        for export in ["onnx", "onnx-genai-int4"] {
+    for (kv, compute, exports) in setups {
+        for export in exports {
             let setup = Setup {
                 context: 256,
                 kv: kv.to_owned(),
@@ -21,7 +31,10 @@ pub fn trials() -> Vec<Trial> {
                 calibrate: None,
                 slots: 3,
             };
-            trials.push(trial(format!("company/{export}/{kv}"), move || company(export, &setup)));
+            let by_row = if compute.is_some() { "/int8_row" } else { "" };
+            trials.push(trial(format!("company/{export}/{kv}{by_row}"), move || {
+                company(export, &setup)
+            }));
         }
     }
     trials

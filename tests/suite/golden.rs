@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use libtest_mimic::Trial;
 use weir::KvTypeOption::{Bf16, F16, Int8};
-use weir_tests::activations::{Bound, PROMPTS, round_activations, same_rounding};
+use weir_tests::activations::{Arithmetic, BY_ROW, Bound, OWN, PROMPTS, same_rounding};
 use weir_tests::compare::{FLOAT, close, same_greedy};
 use weir_tests::golden::{Case, read};
 use weir_tests::places::{fixtures, name};
@@ -20,6 +20,9 @@ const CONTEXT: u32 = 320;
 /// Families that this compiler must refuse: routed experts, latent attention.
 const REFUSED: [&str; 3] = ["mixtral", "deepseek-v3", "gpt-oss"];
 
+/// Fixtures, of int4 and of int8, whose products are also asked with one scale a row.
+const BY_ROWS: [&str; 2] = ["narrow-nbits-int4", "qwen2-genai-int8"];
+
 /// A check of a fixture with its name.
 type Check = (&'static str, fn(&Path) -> Result<()>);
 
@@ -31,11 +34,14 @@ pub fn trials() -> Vec<Trial> {
             trials.push(trial(format!("golden/{fixture}/refused"), move || refused(&folder)));
             continue;
         }
-        let checks: [Check; 3] = [
+        let mut checks: Vec<Check> = vec![
             ("float32", float32),
-            ("own_arithmetic", own_arithmetic),
+            ("own_arithmetic", |folder| arithmetic(folder, &OWN)),
             ("short_cache", short_cache),
         ];
+        if BY_ROWS.contains(&&*fixture) {
+            checks.push(("int8_row", |folder| arithmetic(folder, &BY_ROW)));
+        }
         for (check_name, check) in checks {
             let folder: PathBuf = folder.clone();
             trials.push(trial(format!("golden/{fixture}/{check_name}"), move || check(&folder)));
@@ -86,14 +92,13 @@ fn greedy(binary: &Binary, case: &Case) -> Result<()> {
     same_greedy(&ids, &case.forced, &case.steps, FLOAT)
 }
 
-/// The arithmetic of each weight format is what `docs/numerics.md` says, and as far from float32 as
-/// it derives.
-fn own_arithmetic(folder: &Path) -> Result<()> {
-    let setup = Setup { compute: None, ..Setup::exact(CONTEXT) };
+/// The arithmetic is what `docs/numerics.md` says, and as far from float32 as it derives.
+fn arithmetic(folder: &Path, expected: &Arithmetic) -> Result<()> {
+    let setup = Setup { compute: expected.compute, ..Setup::exact(CONTEXT) };
     let mut jit = Jit::compile(folder, &setup)?;
     let fixture = name(folder);
     let oracle = Oracle::lower(folder, &setup)?;
-    let Some(bound) = Bound::of(oracle.graph())? else {
+    let Some(bound) = (expected.bound)(oracle.graph())? else {
         for case in read(folder)? {
             let ours = jit.logits(&case.prompt, &case.forced)?;
             judge(jit.name(), &case, &ours, FLOAT)?;
@@ -114,15 +119,15 @@ fn own_arithmetic(folder: &Path) -> Result<()> {
     }
     let cases = read(folder)?;
     let longest = cases.iter().max_by_key(|case| case.prompt.len()).context("no prompts")?;
-    let mut defined = oracle.with_rounding(round_activations);
+    let mut defined = oracle.with_rounding(expected.rounding);
     let mut binary = Binary::compile(folder, &setup)?;
     let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
     println!("{fixture}: with the cache's own rounding {stored}");
     // Codes in the cache as well.
     let coded = Setup { kv_dtype: Some(Int8), ..setup.clone() };
     let mut binary = Binary::compile(folder, &coded)?;
-    let mut defined = Oracle::lower(folder, &coded)?.with_rounding(round_activations);
-    let bound = Bound::of(defined.graph())?.context("the cache is of codes")?;
+    let mut defined = Oracle::lower(folder, &coded)?.with_rounding(expected.rounding);
+    let bound = (expected.bound)(defined.graph())?.context("the cache is of codes")?;
     let ours = binary.logits(&longest.prompt, &longest.forced)?;
     let found = bound.check(&format!("{fixture} int8"), &ours.steps, &longest.steps)?;
     let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
@@ -134,7 +139,7 @@ fn own_arithmetic(folder: &Path) -> Result<()> {
     // Activations alone, which more prompts round alike.
     let setup = Setup { kv_dtype: Some(weir::KvTypeOption::F32), ..setup };
     let mut jit = Jit::compile(folder, &setup)?;
-    let mut defined = Oracle::lower(folder, &setup)?.with_rounding(round_activations);
+    let mut defined = Oracle::lower(folder, &setup)?.with_rounding(expected.rounding);
     let others = same_rounding(&mut jit, &mut defined, &cases[0].prompt)?;
     println!("{fixture}: {others} of {PROMPTS} prompts round differently");
     Ok(())
