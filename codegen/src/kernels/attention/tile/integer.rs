@@ -391,9 +391,8 @@ pub(super) struct WeightNumbers {
     pub(super) order: AsmMemoryOperand,
 }
 
-/// The weights of a query, in registers 8 to 11 if these hold them all and else at `r8`, times the
-/// scales of the value rows at `r9`, become codes at `r8`; the step of a code goes to `step`. Destroys
-/// registers 0 to 14.
+/// The weights of a query at `r8`, times the scales of the value rows at `r9`, become codes in their
+/// place; the step of a code goes to `step`. Destroys registers 0 to 14.
 pub(super) fn round_weights(
     v: &mut Vectors<'_>,
     tile: &Tile<'_>,
@@ -402,19 +401,14 @@ pub(super) fn round_weights(
 ) -> Emitted {
     let (bytes, lanes) = (v.bytes(), v.width.lanes());
     let count = KEY_TILE / lanes;
-    let are_there = count == 4;
-    let (first_weight, others) = if are_there { (8, 0) } else { (0, 8) };
-    let [largest, inverse, zero, free] = [0, 1, 2, 3].map(|register| others + register);
+    let [largest, inverse, zero, free] = [8, 9, 10, 11];
     v.zero(zero)?;
     v.load(largest, numbers.least)?;
-    for index in 0..count {
-        let register = first_weight + index;
-        let row = index * lanes;
+    for register in 0..count {
+        let row = register * lanes;
         let block = row / KEY_BLOCK * (KEY_BLOCK * tile.value_width + SCALES);
         let scales = block + KEY_BLOCK * tile.value_width + row % KEY_BLOCK * 4;
-        if !are_there {
-            v.load(register, r8 + index * bytes)?;
-        }
+        v.load(register, r8 + register * bytes)?;
         // Scales of rows that are not read may be anything.
         v.mul_unless_zero(register, r9 + scales, zero, free)?;
         v.largest_bits(largest, largest, register)?;
@@ -426,12 +420,11 @@ pub(super) fn round_weights(
     v.first(|code, x| code.vmulss(x[largest], x[largest], dword_ptr(numbers.one_of_top)))?;
     v.store_first(step, largest)?;
     let chunk = v.packed(tile.dots);
-    let weights = first_weight..first_weight + count;
-    for register in weights.clone() {
+    for register in 0..count {
         v.mul(register, register, inverse)?;
         v.ints_of(register, register)?;
     }
-    for (index, first) in weights.step_by(chunk).enumerate() {
+    for (index, first) in (0..count).step_by(chunk).enumerate() {
         let code_bytes = chunk * lanes / QUAD * tile.dots.quad_bytes();
         v.pack(tile.dots, false, [first, free], r8 + index * code_bytes, numbers.order)?;
     }

@@ -201,9 +201,6 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
 
     // Weights and their sums.
     let mut again = v.code.create_label();
-    if is_rounded {
-        v.code.mov(r9, qword_ptr(rsp))?;
-    }
     v.code.lea(r8, rdi + scratch.scores)?;
     v.code.mov(r11, rdi)?;
     v.code.mov(rdx, rsi)?;
@@ -223,29 +220,38 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
             }
         }
         exp_scores(v, group)?;
-        if is_rounded && groups == 1 {
-            // All weights stay where they are.
-            break;
-        }
         for index in 0..SCORES {
             v.store(r8 + (group * SCORES + index) * bytes, 8 + index)?;
         }
     }
     v.fold(Fold::Sum, 14, 15, 13)?;
     v.store_first(r11 + scratch.tile_totals, 14)?;
+    v.code.add(r8, SCORE_ROW as i32)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)?;
+
+    // Codes of weights. A loop of their own, because the steps of one query wait for each other: the
+    // shorter a turn, the more queries the processor has in hand.
     if is_rounded {
+        let mut again = v.code.create_label();
         let numbers = WeightNumbers {
             least: constant(LEAST_OF_STEPS),
             top: constant(TOP),
             one_of_top: constant(ONE_OF_TOP),
             order: constant(ORDER),
         };
-        round_weights(v, tile, &numbers, r11 + scratch.steps)?;
+        v.code.mov(r9, qword_ptr(rsp))?;
+        v.code.lea(r8, rdi + scratch.scores)?;
+        v.code.lea(r11, rdi + scratch.steps)?;
+        v.code.mov(rdx, rsi)?;
+        bind(v, &mut again)?;
+        round_weights(v, tile, &numbers, r11.into())?;
+        v.code.add(r8, SCORE_ROW as i32)?;
+        v.code.add(r11, 4)?;
+        v.code.dec(rdx)?;
+        v.code.jnz(again)?;
     }
-    v.code.add(r8, SCORE_ROW as i32)?;
-    v.code.add(r11, 4)?;
-    v.code.dec(rdx)?;
-    v.code.jnz(again)?;
 
     // Totals move on.
     let mut again = v.code.create_label();
