@@ -169,10 +169,10 @@ impl Lowering<'_> {
         }
         self.fused.insert(value, input.row_stride);
         activations.dedup();
-        if let ([rounded], Source::Gated { activation, .. }) = (activations.as_slice(), source) {
-            if self.gate_in_product(value, activation, *rounded, [input, second]) {
-                return true;
-            }
+        if let ([rounded], Source::Gated { activation, .. }) = (activations.as_slice(), source)
+            && self.gate_in_product(value, activation, *rounded, [input, second])
+        {
+            return true;
         }
         for activation in activations {
             self.rounded(value, RoundingSpec::new(activation, source), input, Some(second));
