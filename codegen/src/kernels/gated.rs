@@ -11,7 +11,7 @@
 //! Both kernels are those that serve alone (`matmul`, `rounding`), called for a part of their work, so
 //! the bits and the bounds are theirs.
 //!
-//! * Up to [`FEW_ROWS`] rows, where reading the weights is what counts: all units of a thread together,
+//! * Up to 16 rows, where reading the weights is what counts: all units of a thread together,
 //!   each half of the weight one stream; their gate and up go through memory that threads share.
 //! * More: unit by unit on the thread's stack, for as many rows as the product's kernel takes in a
 //!   portion.
