@@ -14,7 +14,7 @@
 //! * Up to 16 rows, where reading the weights is what counts: all units of a thread together,
 //!   each half of the weight one stream; their gate and up go through memory that threads share.
 //! * More: unit by unit on the thread's stack, for as many rows as the product's kernel takes in a
-//!   portion.
+//!   portion, or as have room there.
 
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;

@@ -53,7 +53,7 @@ pub struct RoundingSpec {
     pub activation: Activation,
     /// The values.
     pub source: Source,
-    /// Bytes from one row of records to the next.
+    /// Bytes from one row of records to the next; those of whole rows for [`Source::Row`].
     pub record_stride: usize,
 }
 
@@ -160,6 +160,9 @@ pub fn emit_rounding(
             portable::define(assembly, id, &blocks, spec.source)?;
             Ok(id)
         }
-        _ => emit_quantise(assembly, spec.activation),
+        _ => {
+            debug_assert_eq!(spec.record_stride, spec.activation.row_bytes(), "whole rows");
+            emit_quantise(assembly, spec.activation)
+        }
     }
 }
