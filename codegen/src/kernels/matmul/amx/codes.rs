@@ -8,9 +8,9 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use super::Amx;
 use super::panel::{CODES, CODES_AT};
-use super::{Amx, LARGE};
-use crate::kernels::matmul::assembled::{COUNT, SCRATCH, TileShape, WEIGHTS, ahead};
+use crate::kernels::matmul::assembled::{COUNT, SCRATCH, TileShape, WEIGHTS};
 use crate::kernels::matmul::avx512::MASK;
 use crate::pack::{GROUP, WeightFormat, ZeroPoint};
 
@@ -91,7 +91,6 @@ impl Amx<'_> {
         let elements = if self.is_int4() { 8 } else { 4 };
         for unit in 0..self.blocks.block / elements {
             let at = packed + layout.codes_offset() + unit * GROUP * 4;
-            code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(LARGE)))?;
             let from = zmmword_ptr(WEIGHTS + at);
             if self.is_int4() {
                 code.vmovdqu32(high, from)?;

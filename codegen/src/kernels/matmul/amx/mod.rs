@@ -41,8 +41,9 @@ use crate::pack::{Blocks, GROUP};
 const LARGE: usize = 16;
 /// Rows of the small one, and least rows of a portion that is computed in tiles.
 const SMALL: usize = 8;
-/// Rows of a portion: processors with AMX have second caches of 2 MB.
-pub(super) const PORTION: Portion = Portion { bytes: 1 << 20, step: LARGE, most: 384 };
+/// Rows of a portion: processors with AMX have second caches of 2 MB, and what is asked of them at a
+/// time are the rows' parts of a chunk.
+pub(super) const PORTION: Portion = Portion { bytes: 3 << 19, step: LARGE, most: 384 };
 
 /// Whether tiles compute a product: blocks of 16 activations would leave three quarters of a tile
 /// empty, which is no faster than vectors.

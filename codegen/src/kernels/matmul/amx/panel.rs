@@ -30,6 +30,9 @@ const ROW_BYTES: AsmRegister64 = rbx;
 const LINE: AsmRegister64 = r12;
 /// Codes of the current block in scratch memory.
 pub(super) const CODES: AsmRegister64 = r11;
+/// Weights that are asked for while a block is computed, or 0. The frame finds its own number here
+/// again.
+const AHEAD: AsmRegister64 = rdi;
 
 /// Rows of the call.
 pub(super) const CALL_ROWS: Slot = Slot(0);
@@ -53,12 +56,11 @@ const KNOWN_ROWS: Slot = Slot(8);
 const OUTPUT: Slot = Slot(9);
 /// Residual of the same.
 const RESIDUAL: Slot = Slot(10);
+/// What stands in [`AHEAD`] outside of panels.
+const KEPT: Slot = Slot(11);
 
 /// Elements of a chunk, or one block.
 const CHUNK: usize = 512;
-/// The same for rows of one tile: weights come from memory as fast as they are used, so chunks are
-/// short for the reading of the next ones to go on beside the products.
-const FEW_ROWS_CHUNK: usize = 128;
 /// Groups of a tile at most.
 const GROUPS: usize = 2;
 /// Bytes of a line of sums or codes.
@@ -111,6 +113,7 @@ impl Amx<'_> {
         shape: TileShape,
     ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
+        code.mov(KEPT.place(), AHEAD)?;
         code.mov(CHUNK_INPUT.place(), TILE_INPUT)?;
         self.clear_sums(code, shape)?;
         self.load_strides(code)?;
@@ -119,12 +122,7 @@ impl Amx<'_> {
         let mut next_chunk = code.create_label();
         code.set_label(&mut next_chunk)?;
         code.mov(COUNT, BLOCKS_LEFT.place())?;
-        let [many, few] =
-            [CHUNK, FEW_ROWS_CHUNK].map(|chunk| (chunk / self.blocks.block).max(1) as i64);
-        code.mov(r11, many)?;
-        code.mov(INPUT, few)?;
-        code.cmp(r9, LARGE as i32)?;
-        code.cmovle(r11, INPUT)?;
+        code.mov(r11, (CHUNK / self.blocks.block).max(1) as i64)?;
         code.cmp(COUNT, r11)?;
         code.cmovg(COUNT, r11)?;
         code.mov(CHUNK_BLOCKS.place(), COUNT)?;
@@ -132,12 +130,50 @@ impl Amx<'_> {
         code.mov(CHUNK_WEIGHTS.place(), WEIGHTS)?;
         self.keep_codes(code, shape)?;
         code.mov(NEXT_WEIGHTS.place(), WEIGHTS)?;
+        self.look_ahead(code, shape)?;
         self.all_row_tiles(code, shape)?;
         code.mov(WEIGHTS, NEXT_WEIGHTS.place())?;
         code.imul_3(r11, CHUNK_BLOCKS.place(), self.record_bytes() as i32)?;
         code.add(CHUNK_INPUT.place(), r11)?;
         code.cmp(BLOCKS_LEFT.place(), 0)?;
-        code.jg(next_chunk)
+        code.jg(next_chunk)?;
+        code.mov(AHEAD, KEPT.place())
+    }
+
+    /// The weights behind the chunk, which ends at [`WEIGHTS`]: those of the same groups, or behind
+    /// their last ones those of the next groups.
+    fn look_ahead(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let others = (shape.groups - 1) * self.spec.layout.group_bytes();
+        code.mov(AHEAD, WEIGHTS)?;
+        code.lea(r11, ptr(WEIGHTS + others))?;
+        code.cmp(BLOCKS_LEFT.place(), 0)?;
+        code.cmovle(AHEAD, r11)
+    }
+
+    /// Asks for the part's share of the next block of weights at [`AHEAD`]: a few lines at a time
+    /// beside the products, for memory does not give a whole chunk at once when its codes are taken
+    /// apart.
+    fn ask(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        part: usize,
+    ) -> Result<(), IcedError> {
+        let (layout, parts) = (self.spec.layout, self.parts());
+        let lines = layout.block_bytes().div_ceil(64);
+        let mut nothing = code.create_label();
+        code.test(AHEAD, AHEAD)?;
+        code.jz(nothing)?;
+        for group in 0..shape.groups {
+            for line in part * lines / parts..(part + 1) * lines / parts {
+                code.prefetcht0(byte_ptr(AHEAD + (group * layout.group_bytes() + line * 64)))?;
+            }
+        }
+        if part + 1 == parts {
+            code.add(AHEAD, layout.block_bytes() as i32)?;
+        }
+        code.set_label(&mut nothing)?;
+        code.zero_bytes()
     }
 
     /// Zeros for all rows that tiles compute, those twice computed included.
@@ -220,6 +256,8 @@ impl Amx<'_> {
         code.jg(is_not_last)?;
         self.store_rows(code, shape, rows)?;
         code.set_label(&mut is_not_last)?;
+        // The first row tile has asked for all.
+        code.xor(AHEAD, AHEAD)?;
         code.add(SUMS, (rows * shape.groups * LINE_BYTES) as i32)?;
         code.add(TILE_ROWS.place(), (rows * row_bytes) as i32)?;
         code.sub(ROWS_LEFT.place(), rows as i32)
@@ -247,6 +285,7 @@ impl Amx<'_> {
             self.multiply(code, shape, rows, part + 1)?;
             self.convert(code, shape, rows, part)?;
             self.store_wholes(code, shape, rows)?;
+            self.ask(code, shape, part)?;
         }
         code.add(INPUT, self.record_bytes() as i32)?;
         code.add(WEIGHTS, self.spec.layout.block_bytes() as i32)?;
