@@ -128,6 +128,7 @@ impl AttendSpec {
             None => "portable",
             Some((Width::Eight, _)) if is_rounded && level == IsaLevel::AvxVnni => "avxvnni",
             Some((Width::Eight, _)) => "avx2",
+            Some((Width::Sixteen, _)) if is_rounded && level == IsaLevel::Amx => "amx",
             Some((Width::Sixteen, _)) => "avx512",
         };
         format!(

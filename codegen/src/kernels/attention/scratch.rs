@@ -4,6 +4,7 @@ use weir_abi::KEY_TILE;
 
 use super::AttendSpec;
 use super::cache::{CacheType, QUAD};
+use super::tile::amx::VALUE_MEMORY;
 use super::vector::{Dots, Width};
 
 /// Bytes of a row of scores.
@@ -55,6 +56,10 @@ pub(super) struct Scratch {
     pub(super) totals: usize,
     /// Per query: weighted values of the chunk.
     pub(super) sums: usize,
+    /// Where tiles multiply: weights as codes, whose scores' place is needed for sums.
+    pub(super) weight_codes: usize,
+    /// The same: what they read and write of the values of a tile of keys.
+    pub(super) tile_values: usize,
     /// Per query: largest score of all chunks.
     pub(super) all_maxima: usize,
     /// Per query: sum of all weights.
@@ -89,7 +94,11 @@ impl Scratch {
         let is_rounded = spec.cache.number == CacheType::Int8;
         // Codes are written by 32 bytes at most; where a query's sums begin lies behind them.
         let quads = spec.cache.key_width.div_ceil(QUAD);
-        let codes = (quads * dots.quad_bytes()).next_multiple_of(32);
+        // Tiles read both in rows of 64.
+        let has_tiles = is_rounded && dots == Dots::Tiles;
+        let aligned = if has_tiles { 64 } else { 32 };
+        let codes = (quads * dots.quad_bytes()).next_multiple_of(aligned);
+        let code_row = codes + aligned;
         let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
         let mut end = 0;
         let mut part = |bytes: usize| {
@@ -101,10 +110,10 @@ impl Scratch {
             heads,
             rows,
             sum_row,
-            code_row: codes + 32,
+            code_row,
             begin: codes,
             queries: part(queries * spec.cache.key_width * 4),
-            query_codes: part(of_rounded(queries * (codes + 32))),
+            query_codes: part(of_rounded(queries * code_row)),
             scores: part(queries * SCORE_ROW),
             bounds: part(rows * 8),
             tile_maxima: part(queries * 4),
@@ -116,6 +125,8 @@ impl Scratch {
             maxima: part(queries * 4),
             totals: part(queries * 4),
             sums: part(queries * sum_row),
+            weight_codes: part(if has_tiles { queries * KEY_TILE } else { 0 }),
+            tile_values: part(if has_tiles { VALUE_MEMORY } else { 0 }),
             all_maxima: part(queries * 4),
             all_totals: part(queries * 4),
             all_sums: part(queries * sum_row),

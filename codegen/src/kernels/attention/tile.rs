@@ -15,12 +15,14 @@
 //!
 //! | file | job |
 //! |---|---|
+//! | `amx` | the products of `integer` in AMX tiles, of many queries |
 //! | `blocks` | the walk over blocks of accumulators |
 //! | `combine` | how the sums of a chunk of tiles begin, and go into those of all chunks |
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
 //! | `weigh` | `weigh` |
 
+pub(super) mod amx;
 mod blocks;
 mod combine;
 pub(super) mod float;
@@ -29,8 +31,10 @@ mod weigh;
 
 pub(super) use self::combine::{begin, combine};
 pub(super) use self::weigh::weigh;
+use weir_abi::KEY_TILE;
+
 use super::cache::CacheType;
-use super::scratch::Scratch;
+use super::scratch::{SCORE_ROW, Scratch};
 use super::vector::Dots;
 
 /// What the steps are made for.
@@ -51,6 +55,14 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
+    /// Where weights lie as codes, and bytes from one query's to the next.
+    pub(super) fn weight_codes(&self) -> (usize, usize) {
+        match self.dots {
+            Dots::Tiles => (self.scratch.weight_codes, KEY_TILE),
+            _ => (self.scratch.scores, SCORE_ROW),
+        }
+    }
+
     /// Whether sums of codes become scores when their maximum is known. Each query has a factor of its
     /// own, and where these are positive the largest score is that of the largest sum; the product is
     /// then one with the shift by the maximum.

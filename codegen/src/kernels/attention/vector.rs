@@ -84,6 +84,8 @@ pub(super) enum Dots {
     Pairs,
     /// Four products of bytes at a time (VNNI).
     Quads,
+    /// The same, and of many queries in tiles (AMX).
+    Tiles,
 }
 
 impl Dots {
@@ -91,7 +93,8 @@ impl Dots {
     pub(super) fn of(level: IsaLevel) -> Dots {
         match level {
             IsaLevel::Portable | IsaLevel::Avx2 => Dots::Pairs,
-            IsaLevel::AvxVnni | IsaLevel::Avx512 | IsaLevel::Amx => Dots::Quads,
+            IsaLevel::AvxVnni | IsaLevel::Avx512 => Dots::Quads,
+            IsaLevel::Amx => Dots::Tiles,
         }
     }
 
@@ -99,7 +102,7 @@ impl Dots {
     pub(super) fn quad_bytes(self) -> usize {
         match self {
             Dots::Pairs => 8,
-            Dots::Quads => 4,
+            Dots::Quads | Dots::Tiles => 4,
         }
     }
 }
@@ -170,10 +173,12 @@ impl Vectors<'_> {
     }
 
     /// Whole numbers become floats.
-    pub(super) fn floats_of(&mut self, to: usize, from: usize) -> Emitted {
-        match self.width {
-            Width::Eight => self.code.vcvtdq2ps(YMM[to], YMM[from]),
-            Width::Sixteen => self.code.vcvtdq2ps(ZMM[to], ZMM[from]),
+    pub(super) fn floats_of(&mut self, to: usize, from: impl Into<Operand>) -> Emitted {
+        match (self.width, from.into()) {
+            (Width::Eight, Operand::Register(x)) => self.code.vcvtdq2ps(YMM[to], YMM[x]),
+            (Width::Eight, Operand::Memory(x)) => self.code.vcvtdq2ps(YMM[to], ymmword_ptr(x)),
+            (Width::Sixteen, Operand::Register(x)) => self.code.vcvtdq2ps(ZMM[to], ZMM[x]),
+            (Width::Sixteen, Operand::Memory(x)) => self.code.vcvtdq2ps(ZMM[to], zmmword_ptr(x)),
         }
     }
 
@@ -285,7 +290,7 @@ impl Vectors<'_> {
     pub(super) fn packed(&self, dots: Dots) -> usize {
         match (self.width, dots) {
             (Width::Sixteen, _) => 1,
-            (Width::Eight, Dots::Quads) => 4,
+            (Width::Eight, Dots::Quads | Dots::Tiles) => 4,
             (Width::Eight, Dots::Pairs) => 2,
         }
     }
@@ -314,7 +319,7 @@ impl Vectors<'_> {
                 code.vpshufhw(x[0], x[0], 0b11_01_10_00)?;
                 code.vpermq(x[0], x[0], 0b11_01_10_00)?;
             }
-            Dots::Quads => {
+            Dots::Quads | Dots::Tiles => {
                 code.vpackssdw(x[2], x[2], x[3])?;
                 if is_signed {
                     code.vpacksswb(x[0], x[0], x[2])?;

@@ -62,6 +62,8 @@ const SPAN: i64 = size_of::<RowSpans>() as i64;
 
 /// The assembled steps.
 struct Steps {
+    /// Configure the matrix tiles and release them, where there are any.
+    matrix: Option<[FuncId; 2]>,
     /// Rounds queries, where the cache holds codes.
     round: Option<FuncId>,
     scores: FuncId,
@@ -98,8 +100,17 @@ pub(super) fn define(
     let weigh = step("weigh", 3, tile::weigh)?;
     let begin = step("begin", 2, tile::begin)?;
     let combine = step("combine", 2, tile::combine)?;
+    let has_matrix = dots == Dots::Tiles && spec.cache.number == CacheType::Int8;
+    let matrix = match has_matrix {
+        true => Some([
+            step("configure", 0, tile::amx::configure)?,
+            step("release", 0, tile::amx::release)?,
+        ]),
+        false => None,
+    };
     let steps = match spec.cache.number {
         CacheType::Int8 => Steps {
+            matrix,
             round: Some(step("round", 2, tile::integer::round_queries)?),
             scores: step("scores", 6, tile::integer::scores)?,
             begin,
@@ -108,6 +119,7 @@ pub(super) fn define(
             values: step("values", 7, tile::integer::values)?,
         },
         _ => Steps {
+            matrix,
             round: None,
             scores: step("scores", 6, tile::float::scores)?,
             begin,
@@ -124,11 +136,21 @@ pub(super) fn define(
         let memory = b.stack(scratch.bytes as u32 + 64);
         let memory = b.add_const(memory, 63);
         let memory = b.ins().band_imm_s(memory, -64);
-        let unit = Unit { spec, scratch, steps, context, layer, spans, memory };
+        let weight_codes = tile.weight_codes().0;
+        let unit = Unit { spec, scratch, steps, weight_codes, context, layer, spans, memory };
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
         let team = Team { thread, threads };
+        // No unit has more queries than all rows together.
+        let queries = b.mul_const(rows, unit.heads());
+        let least = b.int(tile::amx::LEAST as i64);
+        let are_many = b.compare(IntCC::SignedGreaterThanOrEqual, queries, least);
+        if let Some([configure, _]) = unit.steps.matrix {
+            b.if_then(are_many, |b| {
+                b.call(configure, &[]);
+            });
+        }
         let splits = split::pays(b, &unit, rows, threads);
         b.if_else(
             splits,
@@ -141,6 +163,11 @@ pub(super) fn define(
                 Vec::new()
             },
         );
+        if let Some([_, release]) = unit.steps.matrix {
+            b.if_then(are_many, |b| {
+                b.call(release, &[]);
+            });
+        }
         b.ret(&[]);
     })
 }
@@ -150,6 +177,8 @@ struct Unit<'a> {
     spec: &'a AttendSpec,
     scratch: &'a Scratch,
     steps: Steps,
+    /// Place of the weights as codes in the scratch.
+    weight_codes: usize,
     context: Value,
     layer: Value,
     spans: Value,
@@ -499,7 +528,7 @@ impl Unit<'_> {
     ) {
         let count = self.count(b, rows);
         let [codes, sums, factors] =
-            [self.scratch.scores, self.scratch.sums, self.scratch.factors].map(|at| self.at(b, at));
+            [self.weight_codes, self.scratch.sums, self.scratch.factors].map(|at| self.at(b, at));
         let blocks = b.add_const(last, KEY_BLOCK as i64 - 1);
         let bits = i64::from(KEY_BLOCK.trailing_zeros());
         let blocks = b.ins().ushr_imm_u(blocks, bits);

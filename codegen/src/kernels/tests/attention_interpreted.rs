@@ -17,8 +17,8 @@ use crate::kernels::attention::{CacheType, emit_attend};
 const FEW: usize = 8;
 const MANY: usize = 150;
 
-/// AVX-VNNI attends like AVX2 where a cache holds no codes.
-const LEVELS: [IsaLevel; 3] = [IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512];
+/// AVX-VNNI attends like AVX2 where a cache holds no codes, AMX like AVX-512.
+const LEVELS: [IsaLevel; 4] = [IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512, IsaLevel::Amx];
 
 /// Writes a field of a structure that lies in bytes.
 fn put<const N: usize>(place: &mut [u8], at: usize, field: [u8; N]) {
@@ -129,7 +129,7 @@ fn bits(floats: &[f32]) -> Vec<u32> {
 
 /// Whether the threads shared a row.
 fn check(case: &mut Case, threads: usize) -> bool {
-    let [avx2, avx_vnni, avx512] = LEVELS.map(|level| {
+    let [avx2, avx_vnni, avx512, amx] = LEVELS.map(|level| {
         let (got, shares) = interpret(case, level, threads);
         case.check_output(level, &got);
         if levels().contains(&level) {
@@ -138,7 +138,7 @@ fn check(case: &mut Case, threads: usize) -> bool {
         }
         (bits(&got), shares)
     });
-    assert!(avx2 == avx512 && avx2 == avx_vnni, "{:?}", case.spec);
+    assert!([avx_vnni, avx512, amx].iter().all(|other| *other == avx2), "{:?}", case.spec);
     avx2.1
 }
 

@@ -13,18 +13,18 @@ use std::f32::consts::LOG2_E;
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
-use super::Tile;
 use super::blocks::{
     AHEAD, Blocks, LEFT, Product, RIGHT, STEPS, all_columns, close, first_columns, known_turns,
     open,
 };
+use super::{Tile, amx};
 use crate::kernels::attention::cache::{KEY_OFFSET, QUAD, TOP_CODE};
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width};
 use crate::kernels::matmul::NEGLIGIBLE;
 
 /// Bytes of the scales of a block of rows.
-const SCALES: usize = KEY_BLOCK * 4;
+pub(super) const SCALES: usize = KEY_BLOCK * 4;
 /// Quads of a block of value rows.
 const QUADS: usize = KEY_BLOCK / QUAD;
 /// Quads of keys of a turn.
@@ -72,6 +72,9 @@ pub(in crate::kernels::attention) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>
         result_row: SCORE_ROW,
         sums: Sums::Scores { quads, scales, begin: tile.scratch.begin },
     };
+    if let (Dots::Tiles, Some(quads)) = (tile.dots, amx::quads_of_product(tile.key_width)) {
+        amx::scores(v, tile, quads)?;
+    }
     let saved = open(v)?;
     v.code.mov(AHEAD, r9)?;
     v.code.sub(AHEAD, rsi)?;
@@ -85,12 +88,15 @@ pub(in crate::kernels::attention) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>
     let product = Codes {
         width: v.width,
         dots: tile.dots,
-        left_row: SCORE_ROW,
+        left_row: tile.weight_codes().1,
         right_step: QUAD * tile.value_width,
         right_block: QUAD * KEY_BLOCK,
         result_row: scratch.sum_row,
         sums: Sums::Values { step: scratch.steps - scratch.factors },
     };
+    if tile.dots == Dots::Tiles {
+        amx::values(v, tile)?;
+    }
     let saved = open(v)?;
     v.code.mov(AHEAD, qword_ptr(rsp + 8 * (saved.len() + 1)))?;
     v.code.sub(AHEAD, rsi)?;
@@ -104,8 +110,8 @@ impl Product for Codes {
     fn blocks(&self, is_few: bool) -> Blocks {
         match (self.width, self.dots, is_few) {
             (_, Dots::Pairs, _) => Blocks { rows: &[4, 2, 1], columns: 2 },
-            (Width::Eight, Dots::Quads, true) => Blocks { rows: &[2, 1], columns: 4 },
-            (Width::Eight, Dots::Quads, false) => Blocks { rows: &[6, 4, 2, 1], columns: 2 },
+            (Width::Eight, _, true) => Blocks { rows: &[2, 1], columns: 4 },
+            (Width::Eight, _, false) => Blocks { rows: &[6, 4, 2, 1], columns: 2 },
             (Width::Sixteen, _, true) => Blocks { rows: &[4, 2, 1], columns: 4 },
             (Width::Sixteen, _, false) => Blocks { rows: &[12, 8, 4, 2, 1], columns: 2 },
         }
@@ -171,7 +177,7 @@ impl Codes {
     fn asks(&self, rows: usize) -> bool {
         match self.dots {
             Dots::Pairs => rows <= 2,
-            Dots::Quads => rows <= self.blocks(true).rows[0],
+            Dots::Quads | Dots::Tiles => rows <= self.blocks(true).rows[0],
         }
     }
 
@@ -191,7 +197,7 @@ impl Codes {
         let is_key = matches!(self.sums, Sums::Scores { .. });
         let left_at = |row: usize| LEFT + (row * self.left_row + quad * self.dots.quad_bytes());
         match self.dots {
-            Dots::Quads => {
+            Dots::Quads | Dots::Tiles => {
                 let left = right + columns;
                 for column in 0..columns {
                     v.load(right + column, RIGHT + start(column))?;
@@ -351,7 +357,13 @@ pub(in crate::kernels::attention) fn round_queries(
     v.fold_bits(sums, 0, Vectors::sum_of_four)?;
     v.first(|code, x| code.vmovd(eax, x[sums]))?;
     v.code.imul_3(eax, eax, -KEY_OFFSET)?;
-    v.code.mov(dword_ptr(r9 + scratch.begin), eax)?;
+    if tile.dots == Dots::Tiles {
+        // In each column of a tile.
+        v.code.vpbroadcastd(zmm0, eax)?;
+        v.store(r9 + scratch.begin, 0)?;
+    } else {
+        v.code.mov(dword_ptr(r9 + scratch.begin), eax)?;
+    }
     v.code.add(r8, (width * 4) as i32)?;
     v.code.add(r9, scratch.code_row as i32)?;
     v.code.add(r11, 4)?;
@@ -391,13 +403,14 @@ pub(super) struct WeightNumbers {
     pub(super) order: AsmMemoryOperand,
 }
 
-/// The weights of a query at `r8`, times the scales of the value rows at `r9`, become codes in their
-/// place; the step of a code goes to `step`. Destroys registers 0 to 14.
+/// The weights of a query at `r8`, times the scales of the value rows at `r9`, become codes at `codes`;
+/// the step of a code goes to `step`. Destroys registers 0 to 14.
 pub(super) fn round_weights(
     v: &mut Vectors<'_>,
     tile: &Tile<'_>,
     numbers: &WeightNumbers,
     step: AsmMemoryOperand,
+    codes: AsmRegister64,
 ) -> Emitted {
     let (bytes, lanes) = (v.bytes(), v.width.lanes());
     let count = KEY_TILE / lanes;
@@ -426,7 +439,7 @@ pub(super) fn round_weights(
     }
     for (index, first) in (0..count).step_by(chunk).enumerate() {
         let code_bytes = chunk * lanes / QUAD * tile.dots.quad_bytes();
-        v.pack(tile.dots, false, [first, free], r8 + index * code_bytes, numbers.order)?;
+        v.pack(tile.dots, false, [first, free], codes + index * code_bytes, numbers.order)?;
     }
     Ok(())
 }

@@ -10,12 +10,12 @@ use std::f32::consts::LOG2_E;
 use iced_x86::code_asm::*;
 use weir_abi::KEY_TILE;
 
-use super::Tile;
 use super::blocks::bind;
 use super::integer::{PACK_ORDER, WeightNumbers, round_weights};
+use super::{Tile, amx};
 use crate::kernels::attention::cache::CacheType;
 use crate::kernels::attention::scratch::SCORE_ROW;
-use crate::kernels::attention::vector::{Emitted, Fold, Vectors};
+use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors};
 use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 
 /// Registers of scores that are worked on at a time.
@@ -241,13 +241,19 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
             one_of_top: constant(ONE_OF_TOP),
             order: constant(ORDER),
         };
+        if tile.dots == Dots::Tiles {
+            amx::keep_awake(v)?;
+        }
         v.code.mov(r9, qword_ptr(rsp))?;
         v.code.lea(r8, rdi + scratch.scores)?;
         v.code.lea(r11, rdi + scratch.steps)?;
+        let (codes, codes_row) = tile.weight_codes();
+        v.code.lea(r10, rdi + codes)?;
         v.code.mov(rdx, rsi)?;
         bind(v, &mut again)?;
-        round_weights(v, tile, &numbers, r11.into())?;
+        round_weights(v, tile, &numbers, r11.into(), r10)?;
         v.code.add(r8, SCORE_ROW as i32)?;
+        v.code.add(r10, codes_row as i32)?;
         v.code.add(r11, 4)?;
         v.code.dec(rdx)?;
         v.code.jnz(again)?;
