@@ -13,11 +13,12 @@
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
+//! | `wide/steps` | the assembled steps as functions |
 //! | `tile` | their assembled steps |
 //! | `vector` | one vocabulary over registers of eight and sixteen floats |
 //! | `scratch` | their memory |
 //!
-//! AVX2 and AVX-512 share one order of sums and give the same bits; the portable version has its
+//! AVX2, AVX-512 and AMX share one order of sums and give the same bits; the portable version has its
 //! own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
 //! stack (some ten thousand values wide).
 

@@ -1,5 +1,7 @@
 //! Memory of one thread for a tile of wide attention.
 
+use std::ops::Range;
+
 use weir_abi::KEY_TILE;
 
 use super::AttendSpec;
@@ -48,6 +50,10 @@ pub(super) struct Scratch {
     pub(super) steps: usize,
     /// The same: factor of the scores.
     pub(super) query_factors: usize,
+    /// The same on sixteen lanes: lanes of the largest score, then of the total; of the largest product
+    /// of a weight and a scale.
+    pub(super) lanes: usize,
+    pub(super) lane_products: usize,
     /// Per query: 1.
     pub(super) ones: usize,
     /// Per query: largest score of the chunk.
@@ -100,6 +106,7 @@ impl Scratch {
         let codes = (quads * dots.quad_bytes()).next_multiple_of(aligned);
         let code_row = codes + aligned;
         let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
+        let of_lanes = |bytes: usize| if width == Width::Sixteen { of_rounded(bytes) } else { 0 };
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
@@ -121,6 +128,8 @@ impl Scratch {
             factors: part(queries * 4),
             steps: part(of_rounded(queries * 4)),
             query_factors: part(of_rounded(queries * 4)),
+            lanes: part(of_lanes(queries * 64)),
+            lane_products: part(of_lanes(queries * 64)),
             ones: part(queries * 4),
             maxima: part(queries * 4),
             totals: part(queries * 4),
@@ -133,5 +142,10 @@ impl Scratch {
             bytes: 0,
         };
         (end <= MOST_BYTES).then_some(Scratch { bytes: end, ..scratch })
+    }
+
+    /// Where lanes of all queries lie, if any do.
+    pub(super) fn all_lanes(&self) -> Option<Range<usize>> {
+        (self.lanes < self.ones).then_some(self.lanes..self.ones)
     }
 }

@@ -21,6 +21,7 @@
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
 //! | `weigh` | `weigh` |
+//! | `weigh/rows` | its numbers that need all lanes, for sixteen queries together |
 
 pub(super) mod amx;
 mod blocks;

@@ -38,40 +38,26 @@
 mod ahead;
 mod ends;
 mod split;
+mod steps;
 
 use std::mem::offset_of;
 
 use weir_abi::{CacheRange, KEY_BLOCK, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
-use super::cache::CacheType;
 use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
-use super::vector::{Dots, Emitted, Vectors, Width};
+use super::vector::{Dots, Width};
 use super::{AttendSpec, RangeOfRow, layer_field, plane_rows, range_of_row};
-use crate::emit::{
-    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, signature,
-};
+use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value};
 
 use self::ahead::{Ahead, Next};
 pub(super) use self::split::bytes as shared_bytes;
+use self::steps::Steps;
 
 /// Cache rows of a chunk, a multiple of [`KEY_TILE`].
 pub(super) const CHUNK: i64 = 512;
 const TILE: i64 = KEY_TILE as i64;
 const SPAN: i64 = size_of::<RowSpans>() as i64;
-
-/// The assembled steps.
-struct Steps {
-    /// Configure the matrix tiles and release them, where there are any.
-    matrix: Option<[FuncId; 2]>,
-    /// Rounds queries, where the cache holds codes.
-    round: Option<FuncId>,
-    scores: FuncId,
-    begin: FuncId,
-    weigh: FuncId,
-    values: FuncId,
-    combine: FuncId,
-}
 
 pub(super) fn define(
     assembly: &mut Assembly,
@@ -90,44 +76,7 @@ pub(super) fn define(
         dots,
         number: spec.cache.number,
     };
-    let name = assembly.name(id).to_owned();
-    let mut step = |what: &str, params: usize, emit: fn(&mut Vectors<'_>, &Tile<'_>) -> Emitted| {
-        let id = assembly
-            .declare(&format!("{name}-{what}"), signature(&[POINTER].repeat(params), &[]))?;
-        assembly.assemble(id, |code| emit(&mut Vectors { code, width }, &tile))?;
-        Ok::<FuncId, EmitError>(id)
-    };
-    let weigh = step("weigh", 3, tile::weigh)?;
-    let begin = step("begin", 2, tile::begin)?;
-    let combine = step("combine", 2, tile::combine)?;
-    let has_matrix = dots == Dots::Tiles && spec.cache.number == CacheType::Int8;
-    let matrix = match has_matrix {
-        true => Some([
-            step("configure", 0, tile::amx::configure)?,
-            step("release", 0, tile::amx::release)?,
-        ]),
-        false => None,
-    };
-    let steps = match spec.cache.number {
-        CacheType::Int8 => Steps {
-            matrix,
-            round: Some(step("round", 2, tile::integer::round_queries)?),
-            scores: step("scores", 6, tile::integer::scores)?,
-            begin,
-            weigh,
-            combine,
-            values: step("values", 7, tile::integer::values)?,
-        },
-        _ => Steps {
-            matrix,
-            round: None,
-            scores: step("scores", 6, tile::float::scores)?,
-            begin,
-            weigh,
-            combine,
-            values: step("values", 7, tile::float::values)?,
-        },
-    };
+    let steps = Steps::assemble(assembly, id, width, &tile)?;
     assembly.define(id, |b| {
         let [context, query, sinks, output, partials, thread, threads] = b.params();
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
@@ -146,11 +95,17 @@ pub(super) fn define(
         let queries = b.mul_const(rows, unit.heads());
         let least = b.int(tile::amx::LEAST as i64);
         let are_many = b.compare(IntCC::SignedGreaterThanOrEqual, queries, least);
-        if let Some([configure, _]) = unit.steps.matrix {
-            b.if_then(are_many, |b| {
+        b.if_then(are_many, |b| {
+            if let Some([configure, _]) = unit.steps.matrix {
                 b.call(configure, &[]);
-            });
-        }
+            }
+            if let Some(lanes) = scratch.all_lanes() {
+                // Those of queries that are not there are computed with, too: ordinary numbers, since
+                // processors take long over others.
+                let floats = b.int((lanes.len() / 4) as i64);
+                unit.fill(b, lanes.start, floats, 1.0);
+            }
+        });
         let splits = split::pays(b, &unit, rows, threads);
         b.if_else(
             splits,

@@ -5,6 +5,8 @@
 //! 2·10⁻⁹ on ± ½ (least squares, weighted until errors are level); all steps together are within one
 //! unit in the last place. Arguments are not positive. Those below -150 give 0.
 
+mod rows;
+
 use std::f32::consts::LOG2_E;
 
 use iced_x86::code_asm::*;
@@ -55,8 +57,11 @@ const LEAST_OF_STEPS: usize = 15;
 const TOP: usize = 16;
 const ONE_OF_TOP: usize = 17;
 const ORDER: usize = 18;
+/// Orders of [`rows`].
+const FOLDED: usize = 19;
+const PACKED: usize = 20;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 19;
+const MASKS: usize = 21;
 
 pub(super) const CONSTANTS: AsmRegister64 = rcx;
 
@@ -102,13 +107,47 @@ pub(super) fn exp2(
 /// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, and over an
 /// int8 cache codes; else the last argument is not read.
 pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let mut constants = v.code.create_label();
+    if rows::serves(v, tile) {
+        let mut few = v.code.create_label();
+        v.code.imul_3(rax, rsi, tile.group as i32)?;
+        v.code.cmp(rax, amx::LEAST as i32)?;
+        v.code.jl(few)?;
+        all_steps(v, tile, constants, true)?;
+        bind(v, &mut few)?;
+    }
+    all_steps(v, tile, constants, false)?;
+
+    v.code.set_label(&mut constants)?;
+    let scale = if tile.softcap == 0.0 { tile.scale * LOG2_E } else { LOG2_E };
+    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale, 2.0 * LOG2_E];
+    let of_steps = [LEAST_STEP, TOP_WEIGHT, 1.0 / TOP_WEIGHT];
+    in_all_lanes(v, EXP2.into_iter().chain(numbers).chain(of_steps))?;
+    v.code.dd(&PACK_ORDER)?;
+    v.code.dd(&[0; 8])?;
+    v.code.dd(&rows::FOLD_ORDER)?;
+    v.code.dd(&rows::CODE_ORDER)?;
+    for mask in [0u32, u32::MAX, 0] {
+        for _ in 0..KEY_TILE {
+            v.code.db(&mask.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// The whole function, but its constants; with steps of [`rows`] or without.
+fn all_steps(
+    v: &mut Vectors<'_>,
+    tile: &Tile<'_>,
+    constants: CodeLabel,
+    has_rows: bool,
+) -> Emitted {
     let scratch = tile.scratch;
     let bytes = v.bytes();
     let groups = KEY_TILE / (SCORES * v.width.lanes());
-    let mut constants = v.code.create_label();
     let is_rounded = tile.number == CacheType::Int8;
     let is_scaled_late = tile.scales_late();
-    for register in [rbx, r12, r13, rdx] {
+    for register in [rbp, rbx, r12, r13, rdx] {
         v.code.push(register)?;
     }
     v.code.lea(CONSTANTS, ptr(constants))?;
@@ -122,6 +161,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.code.lea(r8, rdi + scratch.scores)?;
     v.code.lea(r9, rdi + scratch.bounds)?;
     v.code.lea(r11, rdi + scratch.tile_maxima)?;
+    v.code.lea(rbp, rdi + scratch.lanes)?;
     v.code.mov(rdx, rsi)?;
     v.load(15, constant(NEVER))?;
     v.load(14, constant(SCALE))?;
@@ -147,7 +187,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
             bind(v, &mut whole)?;
         }
         bind(v, &mut again)?;
-        if is_rounded && tile.softcap == 0.0 {
+        if is_rounded && tile.softcap == 0.0 && !has_rows {
             v.broadcast(14, r11 + (scratch.query_factors - scratch.tile_maxima))?;
         }
         for group in 0..groups {
@@ -167,11 +207,16 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
             }
             fold_group(v, Fold::Largest, 0, group)?;
         }
-        v.fold(Fold::Largest, 8, 9, 10)?;
-        if is_scaled_late {
-            v.mul(8, 8, 14)?;
+        if has_rows {
+            v.store(rbp.into(), 8)?;
+            v.code.add(rbp, bytes as i32)?;
+        } else {
+            v.fold(Fold::Largest, 8, 9, 10)?;
+            if is_scaled_late {
+                v.mul(8, 8, 14)?;
+            }
+            v.store_first(r11.into(), 8)?;
         }
-        v.store_first(r11.into(), 8)?;
         v.code.add(r8, SCORE_ROW as i32)?;
         v.code.add(r11, 4)?;
         v.code.dec(r10)?;
@@ -187,10 +232,18 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     // Maxima move on; what came before is worth 2 to the difference of it.
     let mut again = v.code.create_label();
     v.code.mov(r8, rdi)?;
+    v.code.lea(rbp, rdi + scratch.lanes)?;
     v.code.mov(rdx, rsi)?;
     bind(v, &mut again)?;
     v.load(4, r8 + scratch.maxima)?;
-    v.max(12, 4, r8 + scratch.tile_maxima)?;
+    if has_rows {
+        rows::fold(v, &|v, [to, a, b]| v.max(to, a, b), rbp, 12)?;
+        v.code.add(rbp, (v.width.lanes() * bytes) as i32)?;
+        v.mul(12, 12, r8 + scratch.query_factors)?;
+        v.max(12, 4, 12)?;
+    } else {
+        v.max(12, 4, r8 + scratch.tile_maxima)?;
+    }
     v.store(r8 + scratch.maxima, 12)?;
     v.sub(0, 4, 12)?;
     exp2(v, 1, [0, 4, 8], 13)?;
@@ -199,6 +252,25 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.code.sub(rdx, v.width.lanes() as i32)?;
     v.code.jg(again)?;
 
+    if has_rows {
+        rows::weights(v, tile)?;
+    } else {
+        weights(v, tile)?;
+    }
+
+    v.code.vzeroupper()?;
+    for register in [rdx, r13, r12, rbx, rbp] {
+        v.code.pop(register)?;
+    }
+    v.code.ret()
+}
+
+/// Scores of `rsi` queries become weights, over an int8 cache codes; totals move on.
+fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let groups = KEY_TILE / (SCORES * v.width.lanes());
+    let is_scaled_late = tile.scales_late();
     // Weights and their sums.
     let mut again = v.code.create_label();
     v.code.lea(r8, rdi + scratch.scores)?;
@@ -233,7 +305,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
 
     // Codes of weights. A loop of their own, because the steps of one query wait for each other: the
     // shorter a turn, the more queries the processor has in hand.
-    if is_rounded {
+    if tile.number == CacheType::Int8 {
         let mut again = v.code.create_label();
         let numbers = WeightNumbers {
             least: constant(LEAST_OF_STEPS),
@@ -269,27 +341,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.store(r8 + scratch.totals, 0)?;
     v.code.add(r8, bytes as i32)?;
     v.code.sub(rsi, v.width.lanes() as i32)?;
-    v.code.jg(again)?;
-
-    v.code.vzeroupper()?;
-    for register in [rdx, r13, r12, rbx] {
-        v.code.pop(register)?;
-    }
-    v.code.ret()?;
-
-    v.code.set_label(&mut constants)?;
-    let scale = if tile.softcap == 0.0 { tile.scale * LOG2_E } else { LOG2_E };
-    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale, 2.0 * LOG2_E];
-    let of_steps = [LEAST_STEP, TOP_WEIGHT, 1.0 / TOP_WEIGHT];
-    in_all_lanes(v, EXP2.into_iter().chain(numbers).chain(of_steps))?;
-    v.code.dd(&PACK_ORDER)?;
-    v.code.dd(&[0; 8])?;
-    for mask in [0u32, u32::MAX, 0] {
-        for _ in 0..KEY_TILE {
-            v.code.db(&mask.to_le_bytes())?;
-        }
-    }
-    Ok(())
+    v.code.jg(again)
 }
 
 /// Scores of `rsi` queries become c·tanh(s·scale / c), by tanh |x| = (1 - e) / (1 + e) for

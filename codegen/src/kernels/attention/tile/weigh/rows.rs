@@ -1,0 +1,180 @@
+//! Weights over an int8 cache in registers of sixteen floats.
+//!
+//! Three numbers of a query need all its lanes: the largest score, the total, and the largest product of
+//! a weight and a scale. Lanes of sixteen queries are folded together, which takes three instructions a
+//! query, not eight, and gives each of the numbers in a vector of sixteen queries. Pairs are those of
+//! [`Vectors::fold`], halves first, so the bits are, too.
+
+use iced_x86::code_asm::*;
+use weir_abi::{KEY_BLOCK, KEY_TILE};
+
+use super::{FOLDED, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, constant, exp2, fold_group};
+use crate::kernels::attention::scratch::SCORE_ROW;
+use crate::kernels::attention::tile::blocks::bind;
+use crate::kernels::attention::tile::integer::SCALES;
+use crate::kernels::attention::tile::{Tile, amx};
+use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width, ZMM};
+
+/// Queries that are folded together: as many as a register has lanes.
+const ROWS: usize = 16;
+/// Where the numbers of queries lie behind the last fold.
+pub(super) const FOLD_ORDER: [u32; ROWS] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
+/// Where the quads of codes lie behind the packing of four registers.
+pub(super) const CODE_ORDER: [u32; ROWS] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+
+/// Whether this is how weights are made.
+pub(super) fn serves(v: &Vectors<'_>, tile: &Tile<'_>) -> bool {
+    v.width == Width::Sixteen && tile.scales_late()
+}
+
+/// Folds each of sixteen rows of sixteen lanes at `from`; row r's goes to lane r of `to`. Destroys the
+/// registers from 16 to 25.
+pub(super) fn fold(
+    v: &mut Vectors<'_>,
+    op: &dyn Fn(&mut Vectors<'_>, [usize; 3]) -> Emitted,
+    from: AsmRegister64,
+    to: usize,
+) -> Emitted {
+    let [first, row, high] = [16, 24, 25];
+    let bytes = v.bytes();
+    // Halves of two rows beside each other, then quarters of four, and so on.
+    for low in first..first + 8 {
+        let other = zmmword_ptr(from + (low - first + 8) * bytes);
+        v.load(row, from + (low - first) * bytes)?;
+        v.code.vshuff32x4(ZMM[low], ZMM[row], other, 0x44)?;
+        v.code.vshuff32x4(ZMM[high], ZMM[row], other, 0xee)?;
+        op(v, [low, low, high])?;
+    }
+    for low in first..first + 4 {
+        let other = low + 4;
+        v.code.vshuff32x4(ZMM[high], ZMM[low], ZMM[other], 0xdd)?;
+        v.code.vshuff32x4(ZMM[low], ZMM[low], ZMM[other], 0x88)?;
+        op(v, [low, low, high])?;
+    }
+    for low in first..first + 2 {
+        let other = low + 2;
+        v.code.vunpckhpd(ZMM[high], ZMM[low], ZMM[other])?;
+        v.code.vunpcklpd(ZMM[low], ZMM[low], ZMM[other])?;
+        op(v, [low, low, high])?;
+    }
+    let (low, other) = (first, first + 1);
+    v.code.vshufps(ZMM[high], ZMM[low], ZMM[other], 0xdd)?;
+    v.code.vshufps(ZMM[low], ZMM[low], ZMM[other], 0x88)?;
+    op(v, [low, low, high])?;
+    v.load(row, constant(FOLDED))?;
+    v.code.vpermps(ZMM[to], ZMM[row], ZMM[low])
+}
+
+/// Scores of `rsi` queries become codes of weights; steps, and totals, which move on.
+pub(super) fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    products(v, tile)?;
+    if tile.dots == Dots::Tiles {
+        amx::keep_awake(v)?;
+    }
+    numbers(v, tile)?;
+    codes(v, tile)
+}
+
+/// Weights times the scales of the values, in place of the scores; lanes of totals and largest products.
+fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let block = KEY_BLOCK * tile.value_width;
+    let [maximum, factor, total, largest, zero, least] = [12, 13, 14, 15, 16, 17];
+    let mut again = v.code.create_label();
+    v.code.mov(r9, qword_ptr(rsp))?;
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.lea(rbp, rdi + scratch.lanes)?;
+    v.code.mov(r11, rdi)?;
+    v.code.mov(rdx, rsi)?;
+    v.zero(zero)?;
+    v.load(least, constant(LEAST_OF_STEPS))?;
+    bind(v, &mut again)?;
+    v.broadcast(maximum, r11 + scratch.maxima)?;
+    v.broadcast(factor, r11 + scratch.query_factors)?;
+    for index in 0..SCORES {
+        v.load(index, r8 + index * bytes)?;
+        v.multiply_then_subtract(index, factor, maximum)?;
+    }
+    // From here on the factor's register is free.
+    exp2(v, SCORES, [0, 4, 8], factor)?;
+    fold_group(v, Fold::Sum, 8, 0)?;
+    v.store(rbp.into(), total)?;
+    for index in 0..SCORES {
+        let weight = 8 + index;
+        // Scales of rows that are not read may be anything.
+        let scales = r9 + (index * (block + SCALES) + block);
+        v.mul_unless_zero(weight, scales, zero, factor)?;
+        v.store(r8 + index * bytes, weight)?;
+        let before = if index == 0 { least } else { largest };
+        v.largest_bits(largest, before, weight)?;
+    }
+    v.store(rbp + (scratch.lane_products - scratch.lanes), largest)?;
+    v.code.add(r8, SCORE_ROW as i32)?;
+    v.code.add(rbp, bytes as i32)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)
+}
+
+/// Steps of codes, what becomes a code of 1, and totals that move on.
+fn numbers(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let [number, before, factor] = [0, 1, 2];
+    let mut again = v.code.create_label();
+    v.code.mov(r8, rdi)?;
+    v.code.lea(rbp, rdi + scratch.lanes)?;
+    v.code.lea(r11, rdi + scratch.lane_products)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut again)?;
+    fold(v, &|v, [to, a, b]| v.add(to, a, b), rbp, number)?;
+    v.load(before, r8 + scratch.totals)?;
+    v.load(factor, r8 + scratch.factors)?;
+    v.multiply_then_add(before, factor, number)?;
+    v.store(r8 + scratch.totals, before)?;
+    fold(v, &|v, [to, a, b]| v.largest_bits(to, a, b), r11, number)?;
+    v.mul(before, number, constant(ONE_OF_TOP))?;
+    v.store(r8 + scratch.steps, before)?;
+    v.load(before, constant(TOP))?;
+    v.div(before, before, number)?;
+    v.store(r8 + scratch.tile_maxima, before)?;
+    v.code.add(r8, bytes as i32)?;
+    v.code.add(rbp, (ROWS * bytes) as i32)?;
+    v.code.add(r11, (ROWS * bytes) as i32)?;
+    v.code.sub(rdx, ROWS as i32)?;
+    v.code.jg(again)
+}
+
+/// Codes of the products.
+fn codes(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let bytes = v.bytes();
+    let (place, row) = tile.weight_codes();
+    let [inverse, order] = [4, 5];
+    let mut again = v.code.create_label();
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.lea(r10, rdi + place)?;
+    v.code.lea(r11, rdi + scratch.tile_maxima)?;
+    v.code.mov(rdx, rsi)?;
+    v.load(order, constant(PACKED))?;
+    bind(v, &mut again)?;
+    v.broadcast(inverse, r11.into())?;
+    for index in 0..SCORES {
+        v.mul(index, inverse, r8 + index * bytes)?;
+        v.ints_of(index, index)?;
+    }
+    v.code.vpackssdw(ZMM[0], ZMM[0], ZMM[1])?;
+    v.code.vpackssdw(ZMM[2], ZMM[2], ZMM[3])?;
+    v.code.vpackuswb(ZMM[0], ZMM[0], ZMM[2])?;
+    v.code.vpermd(ZMM[0], ZMM[order], ZMM[0])?;
+    v.store(r10.into(), 0)?;
+    v.code.add(r8, SCORE_ROW as i32)?;
+    v.code.add(r10, row as i32)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)
+}
+
+/// A row of scores fills the registers that are worked on at a time.
+const _: () = assert!(SCORES * ROWS == KEY_TILE);

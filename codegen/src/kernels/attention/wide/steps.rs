@@ -1,0 +1,70 @@
+//! The assembled steps of a unit of work, as functions.
+
+use super::{Tile, tile};
+use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
+use crate::kernels::attention::cache::CacheType;
+use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width};
+
+/// The steps.
+pub(super) struct Steps {
+    /// Configure the matrix tiles and release them, where there are any.
+    pub(super) matrix: Option<[FuncId; 2]>,
+    /// Rounds queries, where the cache holds codes.
+    pub(super) round: Option<FuncId>,
+    pub(super) scores: FuncId,
+    pub(super) begin: FuncId,
+    pub(super) weigh: FuncId,
+    pub(super) values: FuncId,
+    pub(super) combine: FuncId,
+}
+
+impl Steps {
+    /// Assembles the steps of a kernel.
+    pub(super) fn assemble(
+        assembly: &mut Assembly,
+        id: FuncId,
+        width: Width,
+        tile: &Tile<'_>,
+    ) -> Result<Steps, EmitError> {
+        let name = assembly.name(id).to_owned();
+        let mut step = |what: &str,
+                        params: usize,
+                        emit: fn(&mut Vectors<'_>, &Tile<'_>) -> Emitted| {
+            let id = assembly
+                .declare(&format!("{name}-{what}"), signature(&[POINTER].repeat(params), &[]))?;
+            assembly.assemble(id, |code| emit(&mut Vectors { code, width }, tile))?;
+            Ok::<FuncId, EmitError>(id)
+        };
+        let weigh = step("weigh", 3, tile::weigh)?;
+        let begin = step("begin", 2, tile::begin)?;
+        let combine = step("combine", 2, tile::combine)?;
+        let has_matrix = tile.dots == Dots::Tiles && tile.number == CacheType::Int8;
+        let matrix = match has_matrix {
+            true => Some([
+                step("configure", 0, tile::amx::configure)?,
+                step("release", 0, tile::amx::release)?,
+            ]),
+            false => None,
+        };
+        Ok(match tile.number {
+            CacheType::Int8 => Steps {
+                matrix,
+                round: Some(step("round", 2, tile::integer::round_queries)?),
+                scores: step("scores", 6, tile::integer::scores)?,
+                begin,
+                weigh,
+                combine,
+                values: step("values", 7, tile::integer::values)?,
+            },
+            _ => Steps {
+                matrix,
+                round: None,
+                scores: step("scores", 6, tile::float::scores)?,
+                begin,
+                weigh,
+                combine,
+                values: step("values", 7, tile::float::values)?,
+            },
+        })
+    }
+}
