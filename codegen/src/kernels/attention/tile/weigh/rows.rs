@@ -38,20 +38,23 @@ pub(super) fn fold(
     let [first, row, high] = [16, 24, 25];
     let bytes = v.bytes();
     // Halves of two rows beside each other, then quarters of four, and so on.
-    for low in first..first + 8 {
-        let other = zmmword_ptr(from + (low - first + 8) * bytes);
-        v.load(row, from + (low - first) * bytes)?;
+    for query in 0..8 {
+        let low = first + query;
+        let other = zmmword_ptr(from + (query + 8) * bytes);
+        v.load(row, from + query * bytes)?;
         v.code.vshuff32x4(ZMM[low], ZMM[row], other, 0x44)?;
         v.code.vshuff32x4(ZMM[high], ZMM[row], other, 0xee)?;
         op(v, [low, low, high])?;
     }
-    for low in first..first + 4 {
+    for query in 0..4 {
+        let low = first + query;
         let other = low + 4;
         v.code.vshuff32x4(ZMM[high], ZMM[low], ZMM[other], 0xdd)?;
         v.code.vshuff32x4(ZMM[low], ZMM[low], ZMM[other], 0x88)?;
         op(v, [low, low, high])?;
     }
-    for low in first..first + 2 {
+    for query in 0..2 {
+        let low = first + query;
         let other = low + 2;
         v.code.vunpckhpd(ZMM[high], ZMM[low], ZMM[other])?;
         v.code.vunpcklpd(ZMM[low], ZMM[low], ZMM[other])?;
