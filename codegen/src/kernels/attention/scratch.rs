@@ -14,6 +14,8 @@ pub(super) const SCORE_ROW: usize = KEY_TILE * 4;
 /// Queries (rows times heads of the group) that a tile aims at: enough to read its
 /// keys seldom, few enough for the nearest caches.
 const QUERIES: usize = 64;
+/// The same with products of tiles, whose unit falls asleep while more queries' scores are weighed.
+const TILE_QUERIES: usize = 32;
 /// Most rows of a tile: causal rows end at different keys, each of which is a case of its own.
 const MOST_ROWS: usize = 32;
 /// Most bytes of scratch, which lies on a thread's stack.
@@ -83,7 +85,9 @@ impl Scratch {
     pub(super) fn of(spec: &AttendSpec, width: Width, dots: Dots) -> Option<Scratch> {
         let group = spec.group();
         let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
-        let sizes = parts.map(|heads| (heads, (QUERIES / heads).clamp(1, MOST_ROWS)));
+        let is_tiled = spec.cache.number == CacheType::Int8 && dots == Dots::Tiles;
+        let queries = if is_tiled { TILE_QUERIES } else { QUERIES };
+        let sizes = parts.map(|heads| (heads, (queries / heads).clamp(1, MOST_ROWS)));
         let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
         sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, (width, dots), heads, rows))
     }
