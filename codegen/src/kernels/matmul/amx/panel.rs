@@ -6,10 +6,13 @@
 //! tile reaches back over rows that others have computed, too: it keeps sums of its own for them and
 //! does not store them.
 //!
-//! While tiles multiply a block, vectors convert the sums of the one before: conversion takes 3
-//! operations per row and group (`t` to f32, product of scales, sum), 96 a block and two groups, at
-//! two a cycle 48 cycles. The products take 32, so in blocks of 64 they reach two thirds of their
-//! peak, in blocks of 32, which fill half a tile, one third.
+//! While tiles multiply a block, vectors convert the sums of the one before. What that costs, measured
+//! on a Xeon in cycles for 16 rows, 16 channels and a block of 32 (of which the peak would need 8):
+//! products of half-filled tiles 16, their sums to memory 15, loads of codes and rows 18, conversion
+//! (`t` to f32, product of scales, sum) 27 alone and 45 beside tiles, for as long as these are at work
+//! one of the two 512-bit ports takes no float multiplications. Together 62 to 78, by the state of the
+//! machine; blocks of 64 need as many for twice the products. `docs/performance.md` has what else was
+//! tried.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
