@@ -123,7 +123,7 @@ fn runs(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => is_x86_feature_detected!("fma"),
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
-        // Its kernels are those of AVX-512.
+        // Tiles need the system's permission, which the runtime asks for.
         IsaLevel::Amx => false,
         // Its attention is that of AVX2.
         _ => false,

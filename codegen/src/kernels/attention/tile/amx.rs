@@ -19,7 +19,7 @@
 //! scratch has room for them, and nobody looks at their sums.
 //!
 //! Tiles are configured once a call of attention, if it has queries enough, and released at its end:
-//! `ldtilecfg` takes 160 cycles on a Xeon of the fourth generation, as long as the products of five tiles.
+//! `ldtilecfg` takes 160 cycles on a Xeon, as long as the products of five tiles.
 //! There a product and the storing of its sums take 30 cycles together, for they do not overlap, and all
 //! loads hide behind them: one tile for each side will do, since the processor renames them. Vectors
 //! convert the sums of all queries when the last product is stored: dealing out both among each other
@@ -311,7 +311,7 @@ fn where_many(
 }
 
 /// A product that nobody looks at, among the vectors of `rsi` queries. Behind some 2000 cycles without
-/// any the next one takes 1000 cycles more (a Xeon of the fourth generation), as long as the products
+/// any the next one takes 1000 cycles more (a Xeon, measured), as long as the products
 /// of 32 queries; this one takes 100.
 pub(super) fn keep_awake(v: &mut Vectors<'_>) -> Emitted {
     let [left, right] = OF_VALUES;
