@@ -311,8 +311,8 @@ fn where_many(
 }
 
 /// A product that nobody looks at, among the vectors of `rsi` queries. Behind some 2000 cycles without
-/// any the next one takes 1000 cycles more (a Xeon, measured), as long as the products
-/// of 32 queries; this one takes 100.
+/// any the next one takes 1000 cycles more (a Xeon, measured), as long as the products of 32 queries;
+/// this one takes 100.
 pub(super) fn keep_awake(v: &mut Vectors<'_>) -> Emitted {
     let [left, right] = OF_VALUES;
     let mut few = v.code.create_label();
