@@ -51,14 +51,16 @@ impl Limits {
     fn new(level: IsaLevel, threads: usize) -> Self {
         let mut assembly = Assembly::new().expect("a target");
         peak_loop(&mut assembly, "float", |code, i| match level {
-            IsaLevel::Avx512 | IsaLevel::Amx => code.vfmadd231ps(ZMM[i], zmm12, zmm13),
+            IsaLevel::Avx512 | IsaLevel::Avx512Pairs | IsaLevel::Amx => {
+                code.vfmadd231ps(ZMM[i], zmm12, zmm13)
+            }
             _ => code.vfmadd231ps(YMM[i], ymm12, ymm13),
         });
         if level == IsaLevel::Amx {
             tile_loop(&mut assembly, "int8");
         } else {
             peak_loop(&mut assembly, "int8", |code, i| match level {
-                IsaLevel::Avx512 => code.vpdpbusd(ZMM[i], zmm12, zmm13),
+                IsaLevel::Avx512 | IsaLevel::Avx512Pairs => code.vpdpbusd(ZMM[i], zmm12, zmm13),
                 IsaLevel::AvxVnni => code.vpdpbusd(YMM[i], ymm12, ymm13),
                 _ => {
                     code.vpmaddubsw(ymm14, ymm12, ymm13)?;

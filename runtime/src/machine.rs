@@ -12,10 +12,32 @@ pub fn supports(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => has_x86_64_v3(),
         IsaLevel::AvxVnni => has_x86_64_v3() && has_avx_vnni(),
-        IsaLevel::Avx512 => has_x86_64_v3() && has_avx512(),
+        IsaLevel::Avx512 | IsaLevel::Avx512Pairs => has_x86_64_v3() && has_avx512(),
         // Tiles' frames are AVX-512.
         IsaLevel::Amx => supports(IsaLevel::Avx512) && may_use_tiles(),
     }
+}
+
+/// Whether a level is made for this processor: one that is not, though it runs, is only used where it
+/// is asked for.
+fn suits(level: IsaLevel) -> bool {
+    level != IsaLevel::Avx512Pairs || adds_bytes_apart()
+}
+
+/// Whether vectors of bytes are added in units apart from those that multiply: on AMD's processors
+/// (and those by Hygon, of the same design) that have AVX-512. Intel's do both through the same two
+/// ports.
+#[cfg(target_arch = "x86_64")]
+fn adds_bytes_apart() -> bool {
+    use std::arch::x86_64::__cpuid;
+    let vendor = __cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat();
+    [b"AuthenticAMD", b"HygonGenuine"].iter().any(|vendor| name == **vendor)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn adds_bytes_apart() -> bool {
+    false
 }
 
 /// Whether this processor has the instructions of a probe.
@@ -163,13 +185,14 @@ pub fn check_processor() -> Result<(), RuntimeError> {
     )))
 }
 
-/// The level that is asked for, or else the highest that both the model and the processor have.
+/// The level that is asked for, or else the highest that the model has and that is made for the
+/// processor.
 pub fn choose_level(
     model: &CompiledModel,
     asked: Option<IsaLevel>,
 ) -> Result<&LevelSegments, RuntimeError> {
     let levels: Vec<IsaLevel> = model.levels().iter().map(|level| level.level).collect();
-    let index = choose(&levels, asked, supports)?;
+    let index = choose(&levels, asked, supports, suits)?;
     Ok(&model.levels()[index])
 }
 
@@ -178,10 +201,12 @@ fn choose(
     levels: &[IsaLevel],
     asked: Option<IsaLevel>,
     supports: impl Fn(IsaLevel) -> bool,
+    suits: impl Fn(IsaLevel) -> bool,
 ) -> Result<usize, RuntimeError> {
     let names = || levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ");
     let Some(asked) = asked else {
-        return levels.iter().rposition(|level| supports(*level)).ok_or_else(|| {
+        let serves = |level: &IsaLevel| supports(*level) && suits(*level);
+        return levels.iter().rposition(serves).ok_or_else(|| {
             let names = names();
             RuntimeError::Machine(format!(
                 "this processor runs none of the model's levels: {names}"
@@ -251,11 +276,12 @@ mod tests {
         let level = |asked, amx, avx512| {
             let supports = |level| match level {
                 IsaLevel::Amx => amx,
-                IsaLevel::Avx512 => avx512,
+                IsaLevel::Avx512 | IsaLevel::Avx512Pairs => avx512,
                 IsaLevel::AvxVnni => false,
                 _ => true,
             };
-            choose(&IsaLevel::ALL, asked, supports).map(|index| IsaLevel::ALL[index])
+            let suits = |level| level != IsaLevel::Avx512Pairs;
+            choose(&IsaLevel::ALL, asked, supports, suits).map(|index| IsaLevel::ALL[index])
         };
         assert_eq!(level(None, true, true).unwrap(), IsaLevel::Amx);
         assert_eq!(level(None, false, true).unwrap(), IsaLevel::Avx512);
@@ -265,8 +291,22 @@ mod tests {
         assert!(refused.contains("its system does not let"), "{refused}");
         let absent = level(Some(IsaLevel::Amx), false, false).unwrap_err().to_string();
         assert!(absent.ends_with("does not have amx"), "{absent}");
-        let lacking = choose(&[IsaLevel::Avx2], Some(IsaLevel::Amx), |_| true);
+        let lacking = choose(&[IsaLevel::Avx2], Some(IsaLevel::Amx), |_| true, |_| true);
         assert!(lacking.unwrap_err().to_string().contains("only for avx2"));
+    }
+
+    #[test]
+    fn a_level_made_for_others_serves_where_it_is_asked_for() {
+        let pairs = IsaLevel::Avx512Pairs;
+        let level = |asked, apart| {
+            let supports = |level| level != IsaLevel::Amx;
+            let suits = |level| apart || level != pairs;
+            choose(&IsaLevel::ALL, asked, supports, suits).map(|index| IsaLevel::ALL[index])
+        };
+        assert_eq!(level(None, false).unwrap(), IsaLevel::Avx512);
+        assert_eq!(level(None, true).unwrap(), pairs);
+        assert_eq!(level(Some(pairs), false).unwrap(), pairs);
+        assert_eq!(level(Some(IsaLevel::Avx512), true).unwrap(), IsaLevel::Avx512);
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub fn level_probes(level: IsaLevel) -> (Probe, Probe) {
         IsaLevel::Portable => (Probe::Float128, Probe::Bytes128),
         IsaLevel::Avx2 => (Probe::Float256, Probe::Bytes256),
         IsaLevel::AvxVnni => (Probe::Float256, Probe::ByteDots256),
-        IsaLevel::Avx512 => (Probe::Float512, Probe::ByteDots512),
+        IsaLevel::Avx512 | IsaLevel::Avx512Pairs => (Probe::Float512, Probe::ByteDots512),
         // Float products are those of AVX-512.
         IsaLevel::Amx => (Probe::Float512, Probe::ByteTiles),
     }

@@ -104,14 +104,23 @@ pub enum IsaLevel {
     AvxVnni = 2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512 = 3,
-    /// The same with AMX tiles of bytes and bf16, which a program asks its system for.
-    Amx = 4,
+    /// The same instructions in an order of their own, for processors that add bytes in units apart
+    /// from those that multiply (AMD's): many rows of int4 are summed in pairs. Same bits.
+    Avx512Pairs = 4,
+    /// AVX-512 with AMX tiles of bytes and bf16, which a program asks its system for.
+    Amx = 5,
 }
 
 impl IsaLevel {
     /// All levels, lowest first.
-    pub const ALL: [IsaLevel; 5] =
-        [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512, IsaLevel::Amx];
+    pub const ALL: [IsaLevel; 6] = [
+        IsaLevel::Portable,
+        IsaLevel::Avx2,
+        IsaLevel::AvxVnni,
+        IsaLevel::Avx512,
+        IsaLevel::Avx512Pairs,
+        IsaLevel::Amx,
+    ];
 
     /// The level with the given number, if there is one.
     pub fn from_number(number: u32) -> Option<IsaLevel> {
@@ -125,6 +134,7 @@ impl IsaLevel {
             IsaLevel::Avx2 => "avx2",
             IsaLevel::AvxVnni => "avx-vnni",
             IsaLevel::Avx512 => "avx512",
+            IsaLevel::Avx512Pairs => "avx512-pairs",
             IsaLevel::Amx => "amx",
         }
     }

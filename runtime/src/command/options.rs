@@ -39,7 +39,7 @@ pub struct RuntimeArguments {
     /// Sequences at once [default: what the model was compiled for]
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_SLOTS), allow_hyphen_values = true)]
     pub slots: Option<u32>,
-    /// Instruction set: portable, avx2, avx-vnni, avx512, amx [default: the best here]
+    /// Instruction set: portable, avx2, avx-vnni, avx512, avx512-pairs, amx [default: the best here]
     #[arg(long, value_name = "LEVEL", value_parser = parse_isa)]
     pub isa: Option<IsaLevel>,
 }

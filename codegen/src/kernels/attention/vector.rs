@@ -63,7 +63,7 @@ impl Width {
         match level {
             IsaLevel::Portable => None,
             IsaLevel::Avx2 | IsaLevel::AvxVnni => Some(Width::Eight),
-            IsaLevel::Avx512 | IsaLevel::Amx => Some(Width::Sixteen),
+            IsaLevel::Avx512 | IsaLevel::Avx512Pairs | IsaLevel::Amx => Some(Width::Sixteen),
         }
     }
 
@@ -93,7 +93,7 @@ impl Dots {
     pub(super) fn of(level: IsaLevel) -> Dots {
         match level {
             IsaLevel::Portable | IsaLevel::Avx2 => Dots::Pairs,
-            IsaLevel::AvxVnni | IsaLevel::Avx512 => Dots::Quads,
+            IsaLevel::AvxVnni | IsaLevel::Avx512 | IsaLevel::Avx512Pairs => Dots::Quads,
             IsaLevel::Amx => Dots::Tiles,
         }
     }

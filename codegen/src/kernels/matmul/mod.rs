@@ -43,6 +43,7 @@ mod amx;
 mod assembled;
 mod avx2;
 mod avx512;
+mod chunks;
 mod decode;
 mod portable;
 mod quantise;
@@ -52,6 +53,7 @@ mod row;
 mod tests;
 
 use avx2::Products;
+use avx512::ManyRows;
 
 pub use quantise::{Activation, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
@@ -178,7 +180,8 @@ impl MatmulSpec {
     pub fn portion_rows(&self, level: IsaLevel) -> usize {
         let portion = match self.version(level) {
             IsaLevel::Amx => amx::PORTION,
-            IsaLevel::Avx512 => avx512::portion(self.compute),
+            IsaLevel::Avx512 => avx512::portion(self.compute, ManyRows::Single),
+            IsaLevel::Avx512Pairs => avx512::portion(self.compute, ManyRows::Paired),
             IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => assembled::PORTION,
         };
         portion.rows(self)
@@ -189,11 +192,12 @@ impl MatmulSpec {
         self.layout.channels % GROUP
     }
 
-    /// The level whose code computes this specification on `level`: AVX-VNNI and AMX have integer
-    /// products of their own.
+    /// The level whose code computes this specification on `level`: AVX-VNNI, AVX-512 in pairs and AMX
+    /// have integer products of their own.
     fn version(&self, level: IsaLevel) -> IsaLevel {
         match (level, self.compute) {
             (IsaLevel::AvxVnni, Compute::F32 | Compute::Bf16) => IsaLevel::Avx2,
+            (IsaLevel::Avx512Pairs, Compute::F32 | Compute::Bf16) => IsaLevel::Avx512,
             (IsaLevel::Amx, _) if !amx::serves(self) => IsaLevel::Avx512,
             _ => level,
         }
@@ -244,7 +248,8 @@ pub fn emit_matmul(
         IsaLevel::Portable => portable::define(assembly, id, spec)?,
         IsaLevel::Avx2 => avx2::define(assembly, id, spec, Products::Pairs)?,
         IsaLevel::AvxVnni => avx2::define(assembly, id, spec, Products::Vnni)?,
-        IsaLevel::Avx512 => avx512::define(assembly, id, spec)?,
+        IsaLevel::Avx512 => avx512::define(assembly, id, spec, ManyRows::Single)?,
+        IsaLevel::Avx512Pairs => avx512::define(assembly, id, spec, ManyRows::Paired)?,
         IsaLevel::Amx => amx::define(assembly, id, spec)?,
     }
     Ok(id)

@@ -76,7 +76,7 @@ impl Pattern {
 pub(super) fn levels() -> Vec<IsaLevel> {
     let runs = |level: &IsaLevel| match level {
         // Over most caches the kernels of AVX2; `attention_interpreted` has the others.
-        IsaLevel::AvxVnni => false,
+        IsaLevel::AvxVnni | IsaLevel::Avx512Pairs => false,
         level => weir_runtime::machine::supports(*level),
     };
     IsaLevel::ALL.into_iter().filter(runs).collect()

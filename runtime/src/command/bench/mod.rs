@@ -81,7 +81,7 @@ pub struct Bench {
     /// Compute threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), help_heading = "Running")]
     pub threads: Option<usize>,
-    /// Instruction set: portable, avx2, avx-vnni, avx512, amx [default: the best here]
+    /// Instruction set: portable, avx2, avx-vnni, avx512, avx512-pairs, amx [default: the best here]
     #[arg(long, value_name = "LEVEL", value_parser = parse_isa, help_heading = "Running")]
     pub isa: Option<weir_abi::IsaLevel>,
 }

@@ -9,9 +9,10 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::Amx;
-use super::panel::{CODES, CODES_AT};
+use super::panel::CODES_AT;
 use crate::kernels::matmul::assembled::{COUNT, SCRATCH, TileShape, WEIGHTS};
 use crate::kernels::matmul::avx512::MASK;
+use crate::kernels::matmul::chunks::CODES;
 use crate::pack::{GROUP, WeightFormat, ZeroPoint};
 
 /// What is subtracted from every byte of codes.
@@ -49,9 +50,8 @@ impl Amx<'_> {
         groups * self.blocks.block * GROUP
     }
 
-    /// Makes the codes of the chunk at [`WEIGHTS`], of [`COUNT`] blocks, ready. Leaves [`WEIGHTS`] at
-    /// its end.
-    pub(super) fn keep_codes(
+    /// The chunk at [`WEIGHTS`], of [`COUNT`] blocks.
+    pub(super) fn take_apart(
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,

@@ -31,8 +31,8 @@ use std::cell::RefCell;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::assembled::{Plan, Portion, SCRATCH, TileShape, Version, assemble};
-use super::avx512::Avx512;
+use super::assembled::{Plan, Portion, TileShape, Version, assemble};
+use super::avx512::{Avx512, ManyRows};
 use super::{Activation, MatmulSpec, record_bytes};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP};
@@ -59,10 +59,10 @@ pub(super) fn define(
     let (Some(Activation::Int8 { block, .. }), Some(blocks)) =
         (spec.activation(), spec.layout.format.blocks())
     else {
-        return super::avx512::define(assembly, id, spec);
+        return super::avx512::define(assembly, id, spec, ManyRows::Single);
     };
     assembly.assemble(id, |code| {
-        let wide = Avx512::new(code, spec);
+        let wide = Avx512::new(code, spec, ManyRows::Single);
         let configuration = RefCell::new(code.create_label());
         assemble(code, spec, &Amx { spec, blocks, block, wide, configuration })
     })
@@ -165,18 +165,5 @@ impl Amx<'_> {
     /// Bytes of a row's activations for one weight block.
     fn record_bytes(&self) -> usize {
         self.parts() * record_bytes(self.block)
-    }
-}
-
-/// A number of the version's in scratch memory, by its index.
-#[derive(Clone, Copy)]
-struct Slot(usize);
-
-impl Slot {
-    const COUNT: usize = 16;
-
-    fn place(self) -> AsmMemoryOperand {
-        debug_assert!(self.0 < Slot::COUNT);
-        qword_ptr(SCRATCH + self.0 * 8)
     }
 }

@@ -16,60 +16,35 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{Amx, LARGE, PORTION, SMALL, Slot};
+use super::{Amx, LARGE, PORTION, SMALL};
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape, WEIGHTS,
+    COUNT, INPUT, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::avx512::ZMM;
+use crate::kernels::matmul::chunks::{
+    BLOCKS_LEFT, CHUNK_BLOCKS, CHUNK_WEIGHTS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT,
+    SUMS, Slot, TILE_ROWS, sum_at,
+};
 use crate::kernels::matmul::{MINUS_SUM, record_bytes};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
-/// Float sums of the row tile.
-const SUMS: AsmRegister64 = rax;
 /// Bytes from one row of activations to the next.
 const ROW_BYTES: AsmRegister64 = rbx;
 /// Bytes of a row of codes and of sums.
 const LINE: AsmRegister64 = r12;
-/// Codes of the current block in scratch memory.
-pub(super) const CODES: AsmRegister64 = r11;
-/// Weights that are asked for while a block is computed, or 0. The frame finds its own number here
-/// again.
-const AHEAD: AsmRegister64 = rdi;
 
 /// Rows of the call.
-pub(super) const CALL_ROWS: Slot = Slot(0);
-/// Weight blocks behind the chunk.
-const BLOCKS_LEFT: Slot = Slot(1);
-/// Weight blocks of the chunk.
-const CHUNK_BLOCKS: Slot = Slot(2);
-/// The chunk's weights.
-const CHUNK_WEIGHTS: Slot = Slot(3);
-/// Those behind it.
-const NEXT_WEIGHTS: Slot = Slot(4);
-/// The chunk's activations of the portion's first row.
-const CHUNK_INPUT: Slot = Slot(5);
-/// The chunk's activations of the row tile.
-const TILE_ROWS: Slot = Slot(6);
-/// Rows that no tile has computed.
-const ROWS_LEFT: Slot = Slot(7);
+pub(super) const CALL_ROWS: Slot = Slot(Slot::FREE);
 /// First rows of the tile that another tile has computed.
-const KNOWN_ROWS: Slot = Slot(8);
-/// Output of the next row to be stored.
-const OUTPUT: Slot = Slot(9);
-/// Residual of the same.
-const RESIDUAL: Slot = Slot(10);
-/// What stands in [`AHEAD`] outside of panels.
-const KEPT: Slot = Slot(11);
+const KNOWN_ROWS: Slot = Slot(Slot::FREE + 1);
 
 /// Elements of a chunk, or one block.
 const CHUNK: usize = 512;
 /// Groups of a tile at most.
 const GROUPS: usize = 2;
-/// Bytes of a line of sums or codes.
-const LINE_BYTES: usize = GROUP * 4;
 
 /// Scratch memory: slots, integer sums of a block, codes of a chunk, float sums of the portion.
-const WHOLES_AT: usize = Slot::COUNT * 8;
+const WHOLES_AT: usize = Slot::BYTES;
 pub(super) const CODES_AT: usize = WHOLES_AT + GROUPS * LARGE * LINE_BYTES;
 const SUMS_AT: usize = CODES_AT + CHUNK * GROUP * GROUPS;
 pub(super) const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + LARGE - 1) * GROUPS * LINE_BYTES;
@@ -108,124 +83,29 @@ fn whole_at(row: usize, group: usize) -> usize {
 }
 
 impl Amx<'_> {
-    /// The portion, whose number of rows is in r9: what the frame calls a panel.
+    fn chunks(&self) -> Chunks<'_> {
+        Chunks {
+            spec: self.spec,
+            blocks: (CHUNK / self.blocks.block).max(1),
+            record_bytes: self.record_bytes(),
+            sums_at: SUMS_AT,
+            rows_beyond: LARGE - 1,
+        }
+    }
+
+    /// What the frame calls a panel.
     pub(super) fn tile_panel(
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
     ) -> Result<(), IcedError> {
-        let layout = self.spec.layout;
-        code.mov(KEPT.place(), AHEAD)?;
-        code.mov(CHUNK_INPUT.place(), TILE_INPUT)?;
-        self.clear_sums(code, shape)?;
         self.load_strides(code)?;
-        code.mov(WEIGHTS, TILE_WEIGHTS)?;
-        code.mov(BLOCKS_LEFT.place(), layout.block_count() as i32)?;
-        let mut next_chunk = code.create_label();
-        code.set_label(&mut next_chunk)?;
-        code.mov(COUNT, BLOCKS_LEFT.place())?;
-        code.mov(r11, (CHUNK / self.blocks.block).max(1) as i64)?;
-        code.cmp(COUNT, r11)?;
-        code.cmovg(COUNT, r11)?;
-        code.mov(CHUNK_BLOCKS.place(), COUNT)?;
-        code.sub(BLOCKS_LEFT.place(), COUNT)?;
-        code.mov(CHUNK_WEIGHTS.place(), WEIGHTS)?;
-        self.keep_codes(code, shape)?;
-        code.mov(NEXT_WEIGHTS.place(), WEIGHTS)?;
-        self.look_ahead(code, shape)?;
-        self.all_row_tiles(code, shape)?;
-        code.mov(WEIGHTS, NEXT_WEIGHTS.place())?;
-        code.imul_3(r11, CHUNK_BLOCKS.place(), self.record_bytes() as i32)?;
-        code.add(CHUNK_INPUT.place(), r11)?;
-        code.cmp(BLOCKS_LEFT.place(), 0)?;
-        code.jg(next_chunk)?;
-        code.mov(AHEAD, KEPT.place())
-    }
-
-    /// The weights behind the chunk, which ends at [`WEIGHTS`]: those of the same groups, or behind
-    /// their last ones those of the next groups.
-    fn look_ahead(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        let others = (shape.groups - 1) * self.spec.layout.group_bytes();
-        code.mov(AHEAD, WEIGHTS)?;
-        code.lea(r11, ptr(WEIGHTS + others))?;
-        code.cmp(BLOCKS_LEFT.place(), 0)?;
-        code.cmovle(AHEAD, r11)
-    }
-
-    /// Asks for the part's share of the next block of weights at [`AHEAD`]: a few lines at a time
-    /// beside the products, for memory does not give a whole chunk at once when its codes are taken
-    /// apart.
-    fn ask(
-        &self,
-        code: &mut CodeAssembler,
-        shape: TileShape,
-        part: usize,
-    ) -> Result<(), IcedError> {
-        let (layout, parts) = (self.spec.layout, self.parts());
-        let lines = layout.block_bytes().div_ceil(64);
-        let mut nothing = code.create_label();
-        code.test(AHEAD, AHEAD)?;
-        code.jz(nothing)?;
-        for group in 0..shape.groups {
-            for line in part * lines / parts..(part + 1) * lines / parts {
-                code.prefetcht0(byte_ptr(AHEAD + (group * layout.group_bytes() + line * 64)))?;
-            }
-        }
-        if part + 1 == parts {
-            code.add(AHEAD, layout.block_bytes() as i32)?;
-        }
-        code.set_label(&mut nothing)?;
-        code.zero_bytes()
-    }
-
-    /// Zeros for all rows that tiles compute, those twice computed included.
-    fn clear_sums(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        let mut again = code.create_label();
-        code.vpxord(zmm0, zmm0, zmm0)?;
-        code.lea(SUMS, ptr(SCRATCH + SUMS_AT))?;
-        code.lea(COUNT, ptr(r9 + (LARGE - 1)))?;
-        code.set_label(&mut again)?;
-        for group in 0..shape.groups {
-            code.vmovups(zmmword_ptr(SUMS + group * LINE_BYTES), zmm0)?;
-        }
-        code.add(SUMS, (shape.groups * LINE_BYTES) as i32)?;
-        code.dec(COUNT)?;
-        code.jnz(again)
+        self.chunks().panel(code, shape, self)
     }
 
     fn load_strides(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.mov(ROW_BYTES, self.spec.input_row_bytes() as i64)?;
         code.mov(LINE, LINE_BYTES as i64)
-    }
-
-    /// One chunk of all rows: large tiles while there are rows for more than a small one.
-    fn all_row_tiles(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        let mut done = code.create_label();
-        let mut small = code.create_label();
-        code.lea(SUMS, ptr(SCRATCH + SUMS_AT))?;
-        code.mov(r11, CHUNK_INPUT.place())?;
-        code.mov(TILE_ROWS.place(), r11)?;
-        code.mov(OUTPUT.place(), rdx)?;
-        code.mov(RESIDUAL.place(), r8)?;
-        code.mov(ROWS_LEFT.place(), r9)?;
-
-        let mut large = code.create_label();
-        code.set_label(&mut large)?;
-        code.cmp(ROWS_LEFT.place(), SMALL as i32)?;
-        code.jle(small)?;
-        // Without 16 rows to reach back over, small tiles take 9 to 15.
-        code.cmp(r9, LARGE as i32)?;
-        code.jl(small)?;
-        self.row_tile(code, shape, LARGE)?;
-        code.jmp(large)?;
-
-        code.set_label(&mut small)?;
-        code.cmp(ROWS_LEFT.place(), 0)?;
-        code.jle(done)?;
-        self.row_tile(code, shape, SMALL)?;
-        code.jmp(small)?;
-        code.set_label(&mut done)?;
-        code.zero_bytes()
     }
 
     /// The next row tile: how far it reaches back, its products, its outputs after the last chunk.
@@ -258,11 +138,7 @@ impl Amx<'_> {
         code.jg(is_not_last)?;
         self.store_rows(code, shape, rows)?;
         code.set_label(&mut is_not_last)?;
-        // The first row tile has asked for all.
-        code.xor(AHEAD, AHEAD)?;
-        code.add(SUMS, (rows * shape.groups * LINE_BYTES) as i32)?;
-        code.add(TILE_ROWS.place(), (rows * row_bytes) as i32)?;
-        code.sub(ROWS_LEFT.place(), rows as i32)
+        self.chunks().end_tile(code, shape, rows)
     }
 
     /// The chunk's blocks, one behind in the conversion.
@@ -274,6 +150,8 @@ impl Amx<'_> {
     ) -> Result<(), IcedError> {
         self.move_sums(code, shape, rows, |code, sum, place| code.vmovups(sum, place))?;
         let parts = self.parts();
+        // All of the next chunk beside the first row tile.
+        let asked = self.spec.layout.block_bytes().div_ceil(LINE_BYTES * parts);
         let mut again = code.create_label();
         let mut last = code.create_label();
         self.multiply(code, shape, rows, 0)?;
@@ -287,7 +165,7 @@ impl Amx<'_> {
             self.multiply(code, shape, rows, part + 1)?;
             self.convert(code, shape, rows, part)?;
             self.store_wholes(code, shape, rows)?;
-            self.ask(code, shape, part)?;
+            self.chunks().ask(code, shape, asked)?;
         }
         code.add(INPUT, self.record_bytes() as i32)?;
         code.add(WEIGHTS, self.spec.layout.block_bytes() as i32)?;
@@ -428,8 +306,7 @@ impl Amx<'_> {
         code.sub(COUNT, r11)?;
         code.imul_3(r11, r11, (shape.groups * LINE_BYTES) as i32)?;
         code.lea(INPUT, ptr(SUMS + r11))?;
-        code.mov(TILE_OUTPUT, OUTPUT.place())?;
-        code.mov(TILE_RESIDUAL, RESIDUAL.place())?;
+        self.chunks().load_outputs(code)?;
         code.set_label(&mut again)?;
         for (group, sum) in ZMM.into_iter().enumerate().take(shape.groups) {
             code.vmovups(sum, zmmword_ptr(INPUT + group * LINE_BYTES))?;
@@ -440,15 +317,39 @@ impl Amx<'_> {
         code.add(TILE_RESIDUAL, row_bytes)?;
         code.dec(COUNT)?;
         code.jnz(again)?;
-        code.mov(OUTPUT.place(), TILE_OUTPUT)?;
-        code.mov(RESIDUAL.place(), TILE_RESIDUAL)?;
+        self.chunks().keep_outputs(code)?;
         // The pointers have stood where the strides belong.
         self.load_strides(code)
     }
 }
 
-fn sum_at(shape: TileShape, row: usize, group: usize) -> AsmMemoryOperand {
-    zmmword_ptr(SUMS + (row * shape.groups + group) * LINE_BYTES)
+impl ChunkTiles for Amx<'_> {
+    fn keep_codes(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.take_apart(code, shape)
+    }
+
+    /// Large tiles while there are rows for more than a small one.
+    fn row_tiles(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let mut done = code.create_label();
+        let mut small = code.create_label();
+        let mut large = code.create_label();
+        code.set_label(&mut large)?;
+        code.cmp(ROWS_LEFT.place(), SMALL as i32)?;
+        code.jle(small)?;
+        // Without 16 rows to reach back over, small tiles take 9 to 15.
+        code.cmp(r9, LARGE as i32)?;
+        code.jl(small)?;
+        self.row_tile(code, shape, LARGE)?;
+        code.jmp(large)?;
+
+        code.set_label(&mut small)?;
+        code.cmp(ROWS_LEFT.place(), 0)?;
+        code.jle(done)?;
+        self.row_tile(code, shape, SMALL)?;
+        code.jmp(small)?;
+        code.set_label(&mut done)?;
+        code.zero_bytes()
+    }
 }
 
 /// Tile loads of codes and lines of scratch memory lie in whole cache lines.

@@ -231,8 +231,12 @@ impl Avx512<'_> {
         if block.blocks.zero != ZeroPoint::Implied {
             return code.vpxord(whole, whole, whole);
         }
-        let log_zero = if self.is_int4() { 3 } else { 7 };
-        code.vpslld(whole, self.minus_sum(block, part, row), log_zero)
+        code.vpslld(whole, self.minus_sum(block, part, row), self.log_zero())
+    }
+
+    /// The logarithm of a zero point that is implied.
+    pub(super) fn log_zero(&self) -> i32 {
+        if self.is_int4() { 3 } else { 7 }
     }
 
     /// Takes a unit's codes apart into the first registers; returns of how many.

@@ -2,9 +2,10 @@
 //!
 //! A group of sixteen channels is one register. A tile's outputs are accumulated in the first
 //! registers, by row and group; [`float`] and [`integer`] say how, and what the rest holds. Many rows of
-//! int4 are a [`panel`].
+//! codes are a [`grid`], or where bytes are added in units of their own a [`panel`].
 
 mod float;
+mod grid;
 mod integer;
 mod paired;
 mod panel;
@@ -32,24 +33,39 @@ pub(super) const MASK: AsmRegisterZmm = zmm31;
 /// Lanes of the last group.
 const TAIL: AsmRegisterK = k1;
 
+/// How integer products of many rows are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ManyRows {
+    /// As they are: [`grid`].
+    Single,
+    /// Those of int4 in pairs: [`paired`].
+    Paired,
+}
+
 /// How rows are divided.
-pub(super) fn portion(compute: Compute) -> Portion {
-    if compute.is_integer() { Portion { bytes: 512 << 10, step: 16, ..PORTION } } else { PORTION }
+pub(super) fn portion(compute: Compute, many: ManyRows) -> Portion {
+    match (compute.is_integer(), many) {
+        (false, _) => PORTION,
+        (true, ManyRows::Single) => grid::ROWS,
+        (true, ManyRows::Paired) => Portion { bytes: 512 << 10, step: 16, ..PORTION },
+    }
 }
 
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
     spec: &MatmulSpec,
+    many: ManyRows,
 ) -> Result<(), EmitError> {
     assembly.assemble(id, |code| {
-        let version = Avx512::new(code, spec);
+        let version = Avx512::new(code, spec, many);
         assemble(code, spec, &version)
     })
 }
 
 pub(super) struct Avx512<'a> {
     spec: &'a MatmulSpec,
+    many: ManyRows,
     /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
     /// [`paired::CENTRES`].
@@ -59,25 +75,35 @@ pub(super) struct Avx512<'a> {
 impl Version for Avx512<'_> {
     fn plans(&self) -> Vec<Plan> {
         let mut plans = self.tile_plans();
-        if let (true, Some(Activation::Int8 { block, .. })) =
-            (self.is_int4(), self.spec.activation())
-        {
-            let groups = panel::groups(block);
-            plans.insert(0, Plan { from_rows: panel::FROM_ROWS, rows: &[], groups });
-        }
+        let Some(Activation::Int8 { block, .. }) = self.spec.activation() else {
+            return plans;
+        };
+        let (from_rows, groups): (usize, &[usize]) = match self.many {
+            ManyRows::Single => (grid::FROM_ROWS, &grid::GROUPS),
+            ManyRows::Paired if self.is_int4() => (panel::FROM_ROWS, panel::groups(block)),
+            ManyRows::Paired => return plans,
+        };
+        plans.insert(0, Plan { from_rows, rows: &[], groups });
         plans
     }
 
     fn portion(&self) -> Portion {
-        portion(self.spec.compute)
+        portion(self.spec.compute, self.many)
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.spec.compute.is_integer() { panel::SCRATCH_BYTES } else { float::SCRATCH_BYTES }
+        match (self.spec.compute.is_integer(), self.many) {
+            (false, _) => float::SCRATCH_BYTES,
+            (true, ManyRows::Single) => grid::SCRATCH_BYTES,
+            (true, ManyRows::Paired) => panel::SCRATCH_BYTES,
+        }
     }
 
     fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        self.integer_panel(code, shape)
+        match self.many {
+            ManyRows::Single => self.grid(code, shape),
+            ManyRows::Paired => self.integer_panel(code, shape),
+        }
     }
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -116,6 +142,9 @@ impl<'a> Avx512<'a> {
     fn tile_plans(&self) -> Vec<Plan> {
         match (self.spec.layout.format, self.spec.compute.is_integer()) {
             // One group at a time keeps the weights one stream, which memory gives fastest.
+            (_, true) if self.many == ManyRows::Single => {
+                vec![Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[1] }]
+            }
             (_, true) if self.integer_rows() == 16 => {
                 vec![Plan { from_rows: 1, rows: &[16, 8, 4, 2, 1], groups: &[1] }]
             }
@@ -133,9 +162,9 @@ impl<'a> Avx512<'a> {
         }
     }
 
-    pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec) -> Self {
+    pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec, many: ManyRows) -> Self {
         let [order, first, second] = [(); 3].map(|()| RefCell::new(code.create_label()));
-        Self { spec, order, centres: [first, second] }
+        Self { spec, many, order, centres: [first, second] }
     }
 
     /// The lane that [`MASK`] repeats.
