@@ -5,16 +5,17 @@
 //! gate G and behind them those of up U, and `round` makes the records that the next product reads
 //! ([`Activation::Int8`]). Rows of gate and up are the widest of a layer: 512 of 16,384 floats are
 //! 33 MB, written, read again, and waited for at a barrier between. Here a thread takes a *unit*, one
-//! block of the rounded row: the product's kernel computes the block's channels of gate and of up into
-//! memory on the stack, and the rounding kernel makes records of them while they are in the caches.
+//! block of the rounded row, or two together: the product's kernel computes their channels of gate and
+//! of up into memory on the stack, and the rounding kernel makes records of them while they are in the
+//! caches.
 //!
 //! Both kernels are those that serve alone (`matmul`, `rounding`), called for a part of their work, so
 //! the bits and the bounds are theirs.
 //!
 //! * Up to 16 rows, where reading the weights is what counts: all units of a thread together,
 //!   each half of the weight one stream; their gate and up go through memory that threads share.
-//! * More: unit by unit on the thread's stack, for as many rows as the product's kernel takes in a
-//!   portion, or as have room there.
+//! * More: two units at a time on the thread's stack, as many channels as the widest tiles have, for as
+//!   many rows as the product's kernel takes in a portion, or as have room there.
 
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
@@ -26,8 +27,10 @@ use crate::pack::GROUP;
 
 /// Rows up to which reading the weights is what a product waits for.
 const FEW_ROWS: usize = 16;
+/// Units that a thread computes together with many rows.
+const TOGETHER: usize = 2;
 /// Bytes of gate and up that a thread has on its stack at most.
-const STAGED_BYTES: usize = 48 << 10;
+const STAGED_BYTES: usize = 96 << 10;
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,10 +73,10 @@ impl GatedSpec {
         max_rows.min(FEW_ROWS) * self.product.layout.channels * 4
     }
 
-    /// Floats from one row of a staged unit to the next: an odd number of cache lines keeps them apart
+    /// Floats from one row of staged units to the next: an odd number of cache lines keeps them apart
     /// in the nearest cache.
     fn staged_stride(&self) -> usize {
-        2 * self.block + GROUP
+        2 * TOGETHER * self.block + GROUP
     }
 
     /// The rounding of rows of some blocks, `stride` floats apart.
@@ -129,7 +132,8 @@ pub fn emit_gated(
     }
     let channels = spec.product.layout.channels;
     let few = Halves::new(assembly, spec, level, [spec.units(), channels])?;
-    let many = Halves::new(assembly, spec, level, [1, spec.staged_stride()])?;
+    let together = Halves::new(assembly, spec, level, [TOGETHER, spec.staged_stride()])?;
+    let single = Halves::new(assembly, spec, level, [1, spec.staged_stride()])?;
     let row_bytes = spec.staged_stride() * 4;
     let portion = spec.product.portion_rows(level).min(STAGED_BYTES / row_bytes);
     let id = assembly.declare(&symbol, kernel_signature())?;
@@ -158,10 +162,27 @@ pub fn emit_gated(
                     let left = b.sub(rows, row);
                     let count = b.int(portion as i64);
                     let count = b.min(left, count);
-                    b.for_range(first, end, 1, |b, unit| {
-                        let behind = b.add_const(unit, 1);
-                        call.products(b, &many, staged, [row, count], [unit, behind]);
-                        call.round(b, &many, staged, [row, unit], count);
+                    let staged_units = |b: &mut Body<'_>, halves, unit, units: usize| {
+                        let behind = b.add_const(unit, units as i64);
+                        call.products(b, halves, staged, [row, count], [unit, behind]);
+                        let blocks = b.mul_const(count, units as i64);
+                        call.round(b, halves, staged, [row, unit], blocks);
+                    };
+                    b.for_range(first, end, TOGETHER as i64, |b, unit| {
+                        let left = b.sub(end, unit);
+                        let is_whole =
+                            b.compare_const(IntCC::SignedGreaterThanOrEqual, left, TOGETHER as i64);
+                        b.if_else(
+                            is_whole,
+                            |b| {
+                                staged_units(b, &together, unit, TOGETHER);
+                                Vec::new()
+                            },
+                            |b| {
+                                staged_units(b, &single, unit, 1);
+                                Vec::new()
+                            },
+                        );
                     });
                 });
                 Vec::new()
