@@ -74,6 +74,13 @@ struct Blocks {
     scaling: Scaling,
 }
 
+/// The longest vectors of the assembled version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vectors {
+    Of256Bits,
+    Of512Bits,
+}
+
 impl Blocks {
     fn record_bytes(&self) -> usize {
         record_bytes(self.block)
@@ -111,7 +118,11 @@ impl RoundingSpec {
         if self.record_stride != self.activation.row_bytes() {
             rounded.push_str(&format!("-r{}", self.record_stride));
         }
-        let version = if self.wide(level).is_some() { "-wide" } else { "" };
+        let version = match self.wide(level) {
+            None => "",
+            Some((_, Vectors::Of256Bits)) => "-wide",
+            Some((_, Vectors::Of512Bits)) => "-avx512",
+        };
         match self.source {
             Source::Row => format!("{rounded}{version}"),
             Source::RmsNorm { epsilon } => {
@@ -124,15 +135,26 @@ impl RoundingSpec {
         }
     }
 
-    /// The blocks, if the assembled version serves: whole ones, and a gate that it knows.
-    fn wide(&self, level: IsaLevel) -> Option<Blocks> {
+    /// The blocks, if the assembled version serves: whole ones, and a gate that it knows; and its
+    /// longest vectors.
+    fn wide(&self, level: IsaLevel) -> Option<(Blocks, Vectors)> {
         let blocks = self.blocks()?;
         let is_whole = blocks.reduction == blocks.block * blocks.count;
         let is_known = match self.source {
             Source::Row | Source::RmsNorm { .. } => true,
             Source::Gated { activation, .. } => activation == UnaryOp::Silu,
         };
-        (level != IsaLevel::Portable && is_whole && is_known).then_some(blocks)
+        let is_gate = matches!(self.source, Source::Gated { .. });
+        let vectors = match level {
+            IsaLevel::Portable => return None,
+            IsaLevel::Avx512 | IsaLevel::Avx512Pairs | IsaLevel::Amx
+                if is_gate && blocks.scaling == Scaling::Block =>
+            {
+                Vectors::Of512Bits
+            }
+            _ => Vectors::Of256Bits,
+        };
+        (is_whole && is_known).then_some((blocks, vectors))
     }
 }
 
@@ -149,9 +171,9 @@ pub fn emit_rounding(
     }
     let params = if spec.has_second() { 5 } else { 4 };
     let signature = signature(&[POINTER].repeat(params), &[]);
-    if let Some(blocks) = spec.wide(level) {
+    if let Some((blocks, vectors)) = spec.wide(level) {
         let id = assembly.declare(&symbol, signature)?;
-        assembly.assemble(id, |code| wide::assemble(code, &blocks, spec.source))?;
+        assembly.assemble(id, |code| wide::assemble(code, &blocks, spec.source, vectors))?;
         return Ok(id);
     }
     match spec.blocks() {

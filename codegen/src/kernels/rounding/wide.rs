@@ -1,4 +1,4 @@
-//! The assembled version in 256-bit vectors.
+//! The assembled version in 256-bit vectors; where there are longer ones, the gate is in 512 bits.
 //!
 //! A block is taken in two passes: its values, kept on the stack if they are not the row's own, with
 //! the largest magnitude; then codes and their sum. Where a row has one scale, a pass over all of its
@@ -6,10 +6,12 @@
 //! are compared as integers, which is their order as floats and puts what is not a number above all:
 //! what shares a scale with it has codes 0 and a scale that is not finite, as in the portable version.
 
+mod gate;
+
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{Blocks, Source};
+use super::{Blocks, Source, Vectors};
 use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, Scaling, UNITS, paired_eights};
 
 type Emitted = Result<(), IcedError>;
@@ -104,7 +106,12 @@ fn wide(which: Constant) -> AsmMemoryOperand {
 }
 
 /// Emits the whole kernel.
-pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+pub(super) fn assemble(
+    code: &mut CodeAssembler,
+    blocks: &Blocks,
+    source: Source,
+    vectors: Vectors,
+) -> Emitted {
     let has_second = source != Source::Row;
     let mut data = code.create_label();
     let [mut next_row, mut next_block, mut done] = [(); 3].map(|()| code.create_label());
@@ -151,7 +158,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, blocks: &Blocks, source: Source
     code.add(RECORD, RECORDS)?;
 
     code.set_label(&mut next_block)?;
-    block_values(code, blocks, source)?;
+    block_values(code, blocks, source, vectors)?;
     codes(code, blocks, source)?;
     code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
     code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
@@ -237,12 +244,21 @@ fn largest_of_row(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> 
 
 /// The block's values, on the stack if they are not the row's own, and their largest magnitude if that
 /// is not the row's.
-fn block_values(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+fn block_values(
+    code: &mut CodeAssembler,
+    blocks: &Blocks,
+    source: Source,
+    vectors: Vectors,
+) -> Emitted {
     let keep = |code: &mut CodeAssembler, value, vector: usize| match source {
         Source::Row => Ok(()),
         _ => code.vmovups(ymmword_ptr(rsp + vector * 32), value),
     };
     match (blocks.scaling, source) {
+        (Scaling::Block, Source::Gated { .. }) if vectors == Vectors::Of512Bits => {
+            gate::block_values(code, blocks)?;
+            fold_largest(code)
+        }
         (Scaling::Block, _) => {
             code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
             values(code, blocks, source, |code, value, vector| {
