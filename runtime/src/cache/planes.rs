@@ -1,8 +1,12 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
 //! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows. A page
-//! that no row was ever written to costs address space only, but the memory ceiling counts all of it;
-//! pages are large where heads are not larger. Planes begin at multiples of 64 bytes; so do heads.
+//! that no row was ever written to costs address space only, but the memory ceiling counts all of it.
+//! Pages become large before a long prompt or a second slot is used ([`SlotCache::expect`]), where heads
+//! are not larger than such a page. Planes begin at multiples of 64 bytes; so do heads.
+
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
@@ -20,6 +24,19 @@ const ALIGN: u64 = 64;
 /// larger than such a page, a sequence takes at most what its slot is counted with; where it is, a
 /// short sequence would take many times what it needs.
 const LARGE_PAGE: u64 = 2 << 20;
+
+/// Share of a slot's rows from which a prompt is worth large pages. One short prompt alone would wait
+/// for the clearing of its whole slot: 70 MB for 16 rows of a 1b model with a context of 4,096.
+const LONG_PROMPT: u32 = 4;
+
+/// What pages the cache is asked for in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// As the system gives them; all rows so far belong to this slot, if there are any.
+    Small(Option<u32>),
+    /// Large ones, from now on.
+    Large,
+}
 
 /// What the cache must know of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +61,9 @@ pub struct SlotCache {
     bytes: MmapMut,
     positions: Vec<u32>,
     layers: Vec<LayerBlock>,
+    pages: Pages,
+    /// Prompt from which on pages are large; none where they stay as they are.
+    long_prompt: Option<u32>,
 }
 
 /// Distances in planes of `rows` rows.
@@ -111,11 +131,31 @@ impl SlotCache {
         })?;
         let widest =
             blocks.iter().map(|block| block.strides.key_head.max(block.strides.value_head));
-        if widest.max().is_some_and(|head| head <= LARGE_PAGE) {
-            // A kernel without large pages says so, and the cache works all the same.
-            let _ = bytes.advise(Advice::HugePage);
+        let fits = widest.max().is_some_and(|head| head <= LARGE_PAGE);
+        let most_rows = layers.iter().map(|shape| shape.layout.rows).max();
+        let long_prompt = most_rows.filter(|_| fits).map(|rows| rows / LONG_PROMPT);
+        Ok(SlotCache {
+            bytes,
+            positions: vec![0; next_position],
+            layers: blocks,
+            pages: Pages::Small(None),
+            long_prompt,
+        })
+    }
+
+    /// Called before rows of a slot are written whose prompt has so many: asks the system for large
+    /// pages as soon as they are worth their clearing.
+    pub fn expect(&mut self, slot: u32, prompt_rows: u32) {
+        let (Some(long_prompt), Pages::Small(first)) = (self.long_prompt, self.pages) else {
+            return;
+        };
+        if prompt_rows < long_prompt && first.is_none_or(|first| first == slot) {
+            self.pages = Pages::Small(Some(slot));
+            return;
         }
-        Ok(SlotCache { bytes, positions: vec![0; next_position], layers: blocks })
+        self.pages = Pages::Large;
+        // A kernel without large pages says so, and the cache works all the same.
+        let _ = self.bytes.advise(Advice::HugePage);
     }
 
     /// Planes of a layer.
@@ -148,6 +188,12 @@ impl SlotCache {
         let first = block.positions.start + slot as usize * block.positions_slot;
         let positions = &mut self.positions[first..first + block.positions_slot];
         (LayerPlanes { keys, values, strides: block.strides }, positions)
+    }
+
+    /// Whether large pages were asked for.
+    #[cfg(test)]
+    pub fn has_large_pages(&self) -> bool {
+        self.pages == Pages::Large
     }
 
     /// Overwrites everything, so that a test sees reads of rows that were never written.

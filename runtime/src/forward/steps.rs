@@ -187,6 +187,9 @@ impl StepModel for Forward {
             "room for logits"
         );
         self.place_rows(rows);
+        for row in rows {
+            self.cache.expect(row.slot, row.prompt_rows);
+        }
         let model = &self.model;
         let (segments, spans) = (&self.segments, &self.spans);
         let entry = Entry {
@@ -212,6 +215,7 @@ impl StepModel for Forward {
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        self.cache.expect(prompt.slot, prompt.tokens.len() as u32);
         self.prompt.begin(prompt);
     }
 
