@@ -173,11 +173,14 @@ impl Product for Codes {
 }
 
 impl Codes {
-    /// A block of many rows computes for longer than its keys or values take to come.
+    /// Whether a block asks for what comes next. In 256 bits a block of many rows computes for longer
+    /// than its keys or values take to come; in 512 its first rows would wait for them, and asking
+    /// again for the others costs little.
     fn asks(&self, rows: usize) -> bool {
-        match self.dots {
-            Dots::Pairs => rows <= 2,
-            Dots::Quads | Dots::Tiles => rows <= self.blocks(true).rows[0],
+        match (self.width, self.dots) {
+            (_, Dots::Pairs) => rows <= 2,
+            (Width::Eight, _) => rows <= self.blocks(true).rows[0],
+            (Width::Sixteen, _) => true,
         }
     }
 

@@ -8,15 +8,19 @@
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
-use super::{FOLDED, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, constant, exp2, fold_group};
+use super::{FOLDED, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, constant, exp2};
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::tile::blocks::bind;
 use crate::kernels::attention::tile::integer::SCALES;
 use crate::kernels::attention::tile::{Tile, amx};
-use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width, ZMM};
+use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width, ZMM};
 
 /// Queries that are folded together: as many as a register has lanes.
 const ROWS: usize = 16;
+/// Queries whose weights are computed beside each other: the steps of one wait for each other, and with
+/// less than eight registers of them some are always waited for. There is room for whole vectors of
+/// queries, so that one too many does no harm.
+const TOGETHER: usize = 2;
 /// Where the numbers of queries lie behind the last fold.
 pub(super) const FOLD_ORDER: [u32; ROWS] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
 /// Where the quads of codes lie behind the packing of four registers.
@@ -83,7 +87,11 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let scratch = tile.scratch;
     let bytes = v.bytes();
     let block = KEY_BLOCK * tile.value_width;
-    let [maximum, factor, total, largest, zero, least] = [12, 13, 14, 15, 16, 17];
+    // By query: scores, what the exponential needs, weights; then what is left of them.
+    let score = |query: usize, index: usize| query * SCORES + index;
+    let weight = |query: usize, index: usize| 2 * TOGETHER * SCORES + score(query, index);
+    let [maxima, factors, totals, largest] = [25, 27, 0, TOGETHER];
+    let [scratch_register, zero, least] = [24, 29, 30];
     let mut again = v.code.create_label();
     v.code.mov(r9, qword_ptr(rsp))?;
     v.code.lea(r8, rdi + scratch.scores)?;
@@ -93,31 +101,41 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     v.zero(zero)?;
     v.load(least, constant(LEAST_OF_STEPS))?;
     bind(v, &mut again)?;
-    v.broadcast(maximum, r11 + scratch.maxima)?;
-    v.broadcast(factor, r11 + scratch.query_factors)?;
-    for index in 0..SCORES {
-        v.load(index, r8 + index * bytes)?;
-        v.multiply_then_subtract(index, factor, maximum)?;
+    for query in 0..TOGETHER {
+        let (maximum, factor) = (maxima + query, factors + query);
+        v.broadcast(maximum, r11 + (scratch.maxima + query * 4))?;
+        v.broadcast(factor, r11 + (scratch.query_factors + query * 4))?;
+        for index in 0..SCORES {
+            v.load(score(query, index), r8 + (query * SCORE_ROW + index * bytes))?;
+            v.multiply_then_subtract(score(query, index), factor, maximum)?;
+        }
     }
-    // From here on the factor's register is free.
-    exp2(v, SCORES, [0, 4, 8], factor)?;
-    fold_group(v, Fold::Sum, 8, 0)?;
-    v.store(rbp.into(), total)?;
-    for index in 0..SCORES {
-        let weight = 8 + index;
-        // Scales of rows that are not read may be anything.
-        let scales = r9 + (index * (block + SCALES) + block);
-        v.mul_unless_zero(weight, scales, zero, factor)?;
-        v.store(r8 + index * bytes, weight)?;
-        let before = if index == 0 { least } else { largest };
-        v.largest_bits(largest, before, weight)?;
+    let [x, n, y] = [0, TOGETHER * SCORES, weight(0, 0)];
+    exp2(v, TOGETHER * SCORES, [x, n, y], scratch_register)?;
+    for query in 0..TOGETHER {
+        let (total, largest) = (totals + query, largest + query);
+        v.add(total, weight(query, 0), weight(query, 1))?;
+        for index in 2..SCORES {
+            v.add(total, total, weight(query, index))?;
+        }
+        v.store(rbp + query * bytes, total)?;
+        for index in 0..SCORES {
+            let weight = weight(query, index);
+            // Scales of rows that are not read may be anything.
+            let scales = r9 + (index * (block + SCALES) + block);
+            v.mul_unless_zero(weight, scales, zero, scratch_register)?;
+            v.store(r8 + (query * SCORE_ROW + index * bytes), weight)?;
+            let before = if index == 0 { least } else { largest };
+            v.largest_bits(largest, before, weight)?;
+        }
+        let products = scratch.lane_products - scratch.lanes;
+        v.store(rbp + (products + query * bytes), largest)?;
     }
-    v.store(rbp + (scratch.lane_products - scratch.lanes), largest)?;
-    v.code.add(r8, SCORE_ROW as i32)?;
-    v.code.add(rbp, bytes as i32)?;
-    v.code.add(r11, 4)?;
-    v.code.dec(rdx)?;
-    v.code.jnz(again)
+    v.code.add(r8, (TOGETHER * SCORE_ROW) as i32)?;
+    v.code.add(rbp, (TOGETHER * bytes) as i32)?;
+    v.code.add(r11, (TOGETHER * 4) as i32)?;
+    v.code.sub(rdx, TOGETHER as i32)?;
+    v.code.jg(again)
 }
 
 /// Steps of codes, what becomes a code of 1, and totals that move on.
