@@ -2,7 +2,8 @@
 //!
 //! For processors whose 512-bit units add and multiply alike (Intel's): there the least number of
 //! vector operations counts, and that none of them waits for another. A chunk's codes are made bytes in
-//! scratch memory once for all rows of the portion; a tile then has up to 24 integer sums in registers,
+//! scratch memory once for all rows of the portion, activation block by activation block, each with the
+//! weight's scales before it; a tile then has up to 24 integer sums in registers,
 //! more than the units have steps under way, and each activation and each register of codes is loaded
 //! once for all of them. Per row, group and block of 32 that is 8 `vpdpbusd`, the conversion, the
 //! product of the scales, the fused addition, and for one of the groups the start of the sum. Float sums
@@ -38,7 +39,7 @@ const ASKED_BY_FEW: usize = 3;
 
 /// Bytes of a chunk's codes in scratch memory.
 const CODES_BYTES: usize = 16 << 10;
-/// Elements of the shortest block.
+/// Elements of the shortest activation block.
 const SHORTEST: usize = 16;
 /// The same of its scales and zero points, at most.
 const PARAMETER_BYTES: usize = CODES_BYTES / (GROUP * SHORTEST) * 2 * LINE_BYTES;
@@ -105,7 +106,7 @@ impl Grid<'_> {
         self.blocks.zero != ZeroPoint::Implied
     }
 
-    /// A group's scales of the block at [`CODES`].
+    /// A group's scales of the activation block at [`CODES`].
     fn scales_at(&self, group: usize) -> AsmMemoryOperand {
         zmmword_ptr(CODES + group * LINE_BYTES)
     }
@@ -121,10 +122,10 @@ impl Grid<'_> {
         zmmword_ptr(CODES + ((parameters + quad) * shape.groups + group) * LINE_BYTES)
     }
 
-    /// Bytes of a block in scratch memory.
-    fn block_bytes(&self, shape: TileShape) -> usize {
+    /// Bytes of an activation block in scratch memory.
+    fn part_bytes(&self, shape: TileShape) -> usize {
         let parameters = if self.has_zeros() { 2 } else { 1 };
-        (parameters + self.blocks.block / 4) * shape.groups * LINE_BYTES
+        (parameters + self.activations / 4) * shape.groups * LINE_BYTES
     }
 
     fn registers(&self, shape: TileShape) -> Registers {
@@ -141,16 +142,14 @@ impl Grid<'_> {
         let is_large = tile_rows(shape.groups)[0] == shape.rows;
         let asked = if is_large { ASKED } else { ASKED_BY_FEW };
         code.mov(INPUT, TILE_ROWS.place())?;
-        code.mov(COUNT, CHUNK_BLOCKS.place())?;
+        code.imul_3(COUNT, CHUNK_BLOCKS.place(), self.parts() as i32)?;
         code.lea(CODES, ptr(SCRATCH + CHUNK_AT))?;
         code.set_label(&mut again)?;
-        for part in 0..self.parts() {
-            self.multiply(code, shape, part)?;
-            self.chunks(shape).ask(code, shape, asked)?;
-            self.convert(code, shape, part)?;
-        }
-        code.add(INPUT, (self.parts() * record_bytes(self.activations)) as i32)?;
-        code.add(CODES, self.block_bytes(shape) as i32)?;
+        self.multiply(code, shape)?;
+        self.chunks(shape).ask(code, shape, asked)?;
+        self.convert(code, shape)?;
+        code.add(INPUT, record_bytes(self.activations) as i32)?;
+        code.add(CODES, self.part_bytes(shape) as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)?;
         code.cmp(BLOCKS_LEFT.place(), 0)?;
@@ -160,23 +159,17 @@ impl Grid<'_> {
         self.chunks(shape).end_tile(code, shape, shape.rows)
     }
 
-    /// Four bytes of a row's record of a part, from `offset` on.
-    fn input(&self, row: usize, part: usize, offset: usize) -> AsmMemoryOperand {
-        let record = row * self.wide.spec.input_row_bytes() + part * record_bytes(self.activations);
-        INPUT + (record + offset)
+    /// Four bytes of a row's record, from `offset` on.
+    fn input(&self, row: usize, offset: usize) -> AsmMemoryOperand {
+        INPUT + (row * self.wide.spec.input_row_bytes() + offset)
     }
 
-    fn minus_sum(&self, row: usize, part: usize) -> AsmMemoryOperand {
-        dword_bcst(self.input(row, part, self.activations + MINUS_SUM))
+    fn minus_sum(&self, row: usize) -> AsmMemoryOperand {
+        dword_bcst(self.input(row, self.activations + MINUS_SUM))
     }
 
-    /// Integer sums of a part.
-    fn multiply(
-        &self,
-        code: &mut CodeAssembler,
-        shape: TileShape,
-        part: usize,
-    ) -> Result<(), IcedError> {
+    /// Integer sums of an activation block.
+    fn multiply(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         let Registers { codes, free } = self.registers(shape);
         let whole = |row, group| self.wide.sum(shape, row, group);
         for row in 0..shape.rows {
@@ -188,19 +181,18 @@ impl Grid<'_> {
                 }
                 continue;
             }
-            code.vpslld(first, self.minus_sum(row, part), self.wide.log_zero())?;
+            code.vpslld(first, self.minus_sum(row), self.wide.log_zero())?;
             for group in 1..shape.groups {
                 code.vmovdqa32(whole(row, group), first)?;
             }
         }
-        let quads = self.activations / 4;
         let mut activations = free.iter().cycle();
-        for quad in 0..quads {
+        for quad in 0..self.activations / 4 {
             for (group, codes) in codes.iter().enumerate() {
-                code.vmovdqa32(*codes, self.codes_at(shape, part * quads + quad, group))?;
+                code.vmovdqa32(*codes, self.codes_at(shape, quad, group))?;
             }
             for row in 0..shape.rows {
-                let input = self.input(row, part, quad * 4);
+                let input = self.input(row, quad * 4);
                 if shape.groups == 1 {
                     code.vpdpbusd(whole(row, 0), codes[0], dword_bcst(input))?;
                     continue;
@@ -216,20 +208,15 @@ impl Grid<'_> {
     }
 
     /// `sum = fma(t, weight_scale · activation_scale, sum)`, t the integer sums about the zero point.
-    fn convert(
-        &self,
-        code: &mut CodeAssembler,
-        shape: TileShape,
-        part: usize,
-    ) -> Result<(), IcedError> {
+    fn convert(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         let Registers { codes, free } = self.registers(shape);
         let [of_row, minus_sum] = [free[0], free[1]];
         let mut scales = codes.iter().chain(&free[2..]).cycle();
         for row in 0..shape.rows {
-            let input = self.input(row, part, self.activations);
+            let input = self.input(row, self.activations);
             code.vbroadcastss(of_row, dword_ptr(input))?;
             if self.has_zeros() {
-                code.vcvtdq2ps(minus_sum, self.minus_sum(row, part))?;
+                code.vcvtdq2ps(minus_sum, self.minus_sum(row))?;
             }
             for group in 0..shape.groups {
                 let Some(scale) = scales.next() else { continue };
@@ -263,7 +250,7 @@ impl Grid<'_> {
         chunks.keep_outputs(code)
     }
 
-    /// Codes of one unit of a group, from [`WEIGHTS`].
+    /// Codes of one unit of a group, from [`WEIGHTS`], in the order of their activation blocks.
     fn keep_unit(
         &self,
         code: &mut CodeAssembler,
@@ -271,18 +258,23 @@ impl Grid<'_> {
         group: usize,
         unit: usize,
     ) -> Result<(), IcedError> {
-        let at = self.wide.spec.layout.codes_offset() + self.wide.weight_offset(group, unit);
+        let layout = self.wide.spec.layout;
+        let units = self.activations / decode::unit_elements(layout.format);
+        let (part, unit_of_part) = (unit / units, unit % units);
+        let at = layout.codes_offset() + self.wide.weight_offset(group, unit);
         let packed = zmmword_ptr(WEIGHTS + at);
+        let codes_at =
+            |quad: usize| self.codes_at(shape, quad, group) + part * self.part_bytes(shape);
         let [low, high] = [zmm2, zmm3];
         code.vmovdqu32(high, packed)?;
         if !self.wide.is_int4() {
-            return code.vmovdqa32(self.codes_at(shape, unit, group), high);
+            return code.vmovdqa32(codes_at(unit_of_part), high);
         }
         code.vpandd(low, high, MASK)?;
         code.vpsrld(high, high, 4)?;
         code.vpandd(high, high, MASK)?;
-        code.vmovdqa32(self.codes_at(shape, 2 * unit, group), low)?;
-        code.vmovdqa32(self.codes_at(shape, 2 * unit + 1, group), high)
+        code.vmovdqa32(codes_at(2 * unit_of_part), low)?;
+        code.vmovdqa32(codes_at(2 * unit_of_part + 1), high)
     }
 }
 
@@ -295,16 +287,19 @@ impl ChunkTiles for Grid<'_> {
         code.set_label(&mut again)?;
         for group in 0..shape.groups {
             self.wide.block_parameters(code, self.blocks, group, scale, zero)?;
-            code.vmovaps(self.scales_at(group), scale)?;
-            if self.has_zeros() {
-                code.vmovaps(self.zeros_at(shape, group), zero)?;
+            for part in 0..self.parts() {
+                let before = part * self.part_bytes(shape);
+                code.vmovaps(self.scales_at(group) + before, scale)?;
+                if self.has_zeros() {
+                    code.vmovaps(self.zeros_at(shape, group) + before, zero)?;
+                }
             }
             for unit in 0..self.blocks.block / decode::unit_elements(layout.format) {
                 self.keep_unit(code, shape, group, unit)?;
             }
         }
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
-        code.add(CODES, self.block_bytes(shape) as i32)?;
+        code.add(CODES, (self.parts() * self.part_bytes(shape)) as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
     }
