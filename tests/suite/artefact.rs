@@ -162,7 +162,7 @@ fn levels() -> Result<()> {
         binary.run(&[&arguments[..], &["--json", "--isa", level]].concat())
     };
     let portable = ask("portable")?;
-    for level in ["avx2", "avx-vnni", "avx512", "amx"] {
+    for level in ["avx2", "avx-vnni", "avx512", "avx512-pairs", "amx"] {
         match ask(level) {
             Ok(answer) => ensure!(answer == portable, "{level}: {answer}\nportable: {portable}"),
             Err(error) if error.to_string().contains("this processor does not have") => {
