@@ -81,8 +81,8 @@ impl Machine {
     fn new(level: IsaLevel, threads: usize) -> Machine {
         let mut assembly = Assembly::new().expect("a target");
         let lanes = match level {
-            IsaLevel::Avx512 | IsaLevel::Amx => 16,
             IsaLevel::Portable => 4,
+            _ if level >= IsaLevel::Avx512 => 16,
             _ => 8,
         };
         peak_loop(&mut assembly, "peak", |code, index| match lanes {
@@ -125,8 +125,8 @@ fn runs(level: IsaLevel) -> bool {
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
         // Tiles need the system's permission, which the runtime asks for.
         IsaLevel::Amx => false,
-        // Its attention is that of AVX2.
-        _ => false,
+        // Their attention is that of AVX2 and of AVX-512.
+        IsaLevel::AvxVnni | IsaLevel::Avx512Pairs => false,
     }
 }
 

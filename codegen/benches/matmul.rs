@@ -51,9 +51,7 @@ impl Limits {
     fn new(level: IsaLevel, threads: usize) -> Self {
         let mut assembly = Assembly::new().expect("a target");
         peak_loop(&mut assembly, "float", |code, i| match level {
-            IsaLevel::Avx512 | IsaLevel::Avx512Pairs | IsaLevel::Amx => {
-                code.vfmadd231ps(ZMM[i], zmm12, zmm13)
-            }
+            _ if level >= IsaLevel::Avx512 => code.vfmadd231ps(ZMM[i], zmm12, zmm13),
             _ => code.vfmadd231ps(YMM[i], ymm12, ymm13),
         });
         if level == IsaLevel::Amx {

@@ -62,7 +62,7 @@ pub struct SlotCache {
     positions: Vec<u32>,
     layers: Vec<LayerBlock>,
     pages: Pages,
-    /// Prompt from which on pages are large; none where they stay as they are.
+    /// Rows of a prompt from which on pages are large; none where they stay as they are.
     long_prompt: Option<u32>,
 }
 

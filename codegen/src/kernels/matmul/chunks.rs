@@ -91,9 +91,6 @@ pub(super) struct Chunks<'a> {
 }
 
 impl Chunks<'_> {
-    /// Where [`Chunks::load_outputs`] loads output and residual to.
-    pub(super) const OUTPUTS: [AsmRegister64; 2] = [TILE_OUTPUT, TILE_RESIDUAL];
-
     /// The portion, whose number of rows is in r9: what the frame calls a panel.
     pub(super) fn panel(
         &self,
@@ -195,8 +192,8 @@ impl Chunks<'_> {
         code.sub(ROWS_LEFT.place(), rows as i32)
     }
 
-    /// Loads where the next row's output and residual are; [`Chunks::keep_outputs`] keeps where they
-    /// have moved to.
+    /// Loads where the next row's output and residual are to [`TILE_OUTPUT`] and [`TILE_RESIDUAL`];
+    /// [`Chunks::keep_outputs`] keeps where they have moved to.
     pub(super) fn load_outputs(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.mov(TILE_OUTPUT, OUTPUT.place())?;
         code.mov(TILE_RESIDUAL, RESIDUAL.place())

@@ -147,9 +147,7 @@ impl RoundingSpec {
         let is_gate = matches!(self.source, Source::Gated { .. });
         let vectors = match level {
             IsaLevel::Portable => return None,
-            IsaLevel::Avx512 | IsaLevel::Avx512Pairs | IsaLevel::Amx
-                if is_gate && blocks.scaling == Scaling::Block =>
-            {
+            _ if level >= IsaLevel::Avx512 && is_gate && blocks.scaling == Scaling::Block => {
                 Vectors::Of512Bits
             }
             _ => Vectors::Of256Bits,

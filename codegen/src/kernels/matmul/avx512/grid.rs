@@ -3,18 +3,18 @@
 //! For processors whose 512-bit units add and multiply alike (Intel's): there the least number of
 //! vector operations counts, and that none of them waits for another. A chunk's codes are made bytes in
 //! scratch memory once for all rows of the portion, activation block by activation block, each with the
-//! weight's scales before it; a tile then has up to 24 integer sums in registers,
-//! more than the units have steps under way, and each activation and each register of codes is loaded
-//! once for all of them. Per row, group and block of 32 that is 8 `vpdpbusd`, the conversion, the
-//! product of the scales, the fused addition, and for one of the groups the start of the sum. Float sums
-//! are read and written once a block. Order and rounding are those of [`super::integer`].
+//! weight's scales before it; a tile then has up to 24 integer sums in registers, more than the units
+//! have steps under way, and each activation and each register of codes is loaded once for all of them.
+//! Per row, group and block of 32 that is 8 `vpdpbusd`, the conversion, the product of the scales, the
+//! fused addition, and for one of the groups the start of the sum. Float sums are read and written once
+//! a block. Order and rounding are those of [`super::integer`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PORTION, Portion, SCRATCH, TileShape, WEIGHTS,
+    COUNT, INPUT, PORTION, Portion, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::chunks::{
     BLOCKS_LEFT, CHUNK_BLOCKS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT, Slot, TILE_ROWS,
@@ -129,7 +129,6 @@ impl Grid<'_> {
     }
 
     fn registers(&self, shape: TileShape) -> Registers {
-        const { assert!(ZMM.len() == 32) };
         let used = shape.rows * shape.groups;
         let (codes, free) = ZMM[used..ZMM.len() - 1].split_at(shape.groups);
         Registers { codes, free }
@@ -186,7 +185,6 @@ impl Grid<'_> {
                 code.vmovdqa32(whole(row, group), first)?;
             }
         }
-        let mut activations = free.iter().cycle();
         for quad in 0..self.activations / 4 {
             for (group, codes) in codes.iter().enumerate() {
                 code.vmovdqa32(*codes, self.codes_at(shape, quad, group))?;
@@ -197,10 +195,10 @@ impl Grid<'_> {
                     code.vpdpbusd(whole(row, 0), codes[0], dword_bcst(input))?;
                     continue;
                 }
-                let Some(activations) = activations.next() else { continue };
-                code.vpbroadcastd(*activations, dword_ptr(input))?;
+                let activations = free[(quad * shape.rows + row) % free.len()];
+                code.vpbroadcastd(activations, dword_ptr(input))?;
                 for (group, codes) in codes.iter().enumerate() {
-                    code.vpdpbusd(whole(row, group), *codes, *activations)?;
+                    code.vpdpbusd(whole(row, group), *codes, activations)?;
                 }
             }
         }
@@ -211,15 +209,13 @@ impl Grid<'_> {
     fn convert(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         let Registers { codes, free } = self.registers(shape);
         let [of_row, minus_sum] = [free[0], free[1]];
-        let mut scales = codes.iter().chain(&free[2..]).cycle();
         for row in 0..shape.rows {
             let input = self.input(row, self.activations);
             code.vbroadcastss(of_row, dword_ptr(input))?;
             if self.has_zeros() {
                 code.vcvtdq2ps(minus_sum, self.minus_sum(row))?;
             }
-            for group in 0..shape.groups {
-                let Some(scale) = scales.next() else { continue };
+            for (group, scale) in codes.iter().enumerate() {
                 let whole = self.wide.sum(shape, row, group);
                 code.vcvtdq2ps(whole, whole)?;
                 if self.has_zeros() {
@@ -244,9 +240,8 @@ impl Grid<'_> {
         }
         self.wide.store(code, shape)?;
         let row_bytes = (shape.rows * self.wide.spec.output_stride * 4) as i32;
-        let [output, residual] = Chunks::OUTPUTS;
-        code.add(output, row_bytes)?;
-        code.add(residual, row_bytes)?;
+        code.add(TILE_OUTPUT, row_bytes)?;
+        code.add(TILE_RESIDUAL, row_bytes)?;
         chunks.keep_outputs(code)
     }
 

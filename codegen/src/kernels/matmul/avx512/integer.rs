@@ -15,6 +15,8 @@
 //! int4 sum three quarters of a block in pairs (see `quantise`): two additions of bytes, which have
 //! units of their own, and one product in place of two. That leaves seven operations of ten. More
 //! rows than a few tiles of int4 are a [`super::panel`].
+//!
+//! Tiles of 8 rows and more are of the level in pairs alone; the other one has a [`super::grid`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;

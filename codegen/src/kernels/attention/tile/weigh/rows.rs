@@ -90,7 +90,7 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     // By query: scores, what the exponential needs, weights; then what is left of them.
     let score = |query: usize, index: usize| query * SCORES + index;
     let weight = |query: usize, index: usize| 2 * TOGETHER * SCORES + score(query, index);
-    let [maxima, factors, totals, largest] = [25, 27, 0, TOGETHER];
+    let [maxima, factors, totals, largest] = [25, 25 + TOGETHER, 0, TOGETHER];
     let [scratch_register, zero, least] = [24, 29, 30];
     let mut again = v.code.create_label();
     v.code.mov(r9, qword_ptr(rsp))?;
