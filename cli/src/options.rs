@@ -29,6 +29,21 @@ const MAX_CONTEXT: u32 = 1 << 24;
 /// The policy unless the user says otherwise.
 const DEFAULT_KV: &str = "snapstream";
 
+const KV_HELP: &str = "Rows of attention state that a slot keeps: a policy, with options after commas, \
+as in
+snapstream,rows=1024,sinks=4,recent=256,window=32,pool=5,agg=mean,mode=elastic
+
+full        every row
+stream      the first rows (sinks=) and the most recent ones (recent=), rows= in all
+snapstream  the same and, of a longer prompt, the rows between that its last queries (window=) \
+attend to most
+snapkv      as snapstream without sinks; what is generated is kept beside rows=, up to limit=
+random      as snapstream, with the rows between drawn by lot (seed=), for comparison
+
+Scores of rows: agg=mean|max|defensive over queries and heads, normalise=all|candidates, pool= \
+neighbours pooled by pooling=average|max|reference; mode=elastic|static: whether rows that a prompt \
+leaves free serve the answer";
+
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Compiling")]
@@ -50,9 +65,7 @@ pub struct ModelOptions {
         long,
         value_name = "POLICY",
         default_value = DEFAULT_KV,
-        long_help = "Rows of attention state that a slot keeps: full, stream or snapstream, with \
-                     options after commas, as in\nsnapstream,rows=1024,sinks=4,recent=256,\
-                     window=32,pool=5,agg=mean,mode=elastic"
+        long_help = KV_HELP
     )]
     pub kv: String,
 

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindCode, KindEntry, LayerEntry};
-use weir_ir::graph::{CacheDecl, KvPolicy, OutputRole};
+use weir_ir::graph::{CacheDecl, KvPolicy, OutputRole, Scoring};
 use weir_ir::verify::Verified;
 use weir_ir::{Const, Graph, Kind, Node, Op, Stage, Value};
 
@@ -16,7 +16,7 @@ use crate::image::{CodeImage, ModelImage};
 use crate::kernels::attention::AttendSpec;
 use crate::kernels::compact::emit_compact;
 use crate::kernels::matmul::Compute;
-use crate::kernels::observe::emit_observe;
+use crate::kernels::observe::{ObserveSpec, ScoreSource, emit_observe};
 use crate::pack::PackedLayout;
 use crate::plan::{Kernel, Root, SegmentPlan, SegmentSource, lower_segment};
 use crate::probes::emit_probes;
@@ -115,7 +115,7 @@ pub(crate) struct KindPlan {
     kind: Kind,
     pub(crate) plan: SegmentPlan,
     attend: AttendSpec,
-    pool: usize,
+    source: ScoreSource,
 }
 
 fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
@@ -365,6 +365,8 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         KvPolicy::Full => CachePolicy::Full,
         KvPolicy::Stream => CachePolicy::Stream,
         KvPolicy::Snapstream => CachePolicy::Snapstream,
+        KvPolicy::Snapkv => CachePolicy::Snapkv,
+        KvPolicy::Random => CachePolicy::Random,
         KvPolicy::Window => CachePolicy::Window,
     };
     Ok(CacheLayout {
@@ -377,8 +379,19 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         window: cache.window,
         observed: rows.observed,
         pool: rows.pool,
-        reserved: 0,
+        growth: rows.growth,
     })
+}
+
+/// How a cache scores rows.
+fn score_source(cache: &CacheDecl) -> ScoreSource {
+    match &cache.layout {
+        Some(rows) if rows.policy == KvPolicy::Random => ScoreSource::Lots { seed: rows.seed },
+        Some(rows) => {
+            ScoreSource::Queries { pool: rows.pool.max(1) as usize, scoring: rows.scoring }
+        }
+        None => ScoreSource::Queries { pool: 1, scoring: Scoring::default() },
+    }
 }
 
 fn plan_kinds(
@@ -392,13 +405,13 @@ fn plan_kinds(
     for node in &parts.layers {
         let Op::Layer(layer) = &graph.main.nodes[*node].op else { continue };
         let cache = layer_cache(graph, *node)?;
-        let pool = cache.layout.as_ref().map_or(1, |rows| rows.pool.max(1)) as usize;
+        let source = score_source(cache);
         if !seen.insert(layer.kind) {
-            // The width is part of the kind's code.
-            if kinds.iter().any(|plan| plan.kind == layer.kind && plan.pool != pool) {
+            // How rows are scored is part of the kind's code.
+            if kinds.iter().any(|plan| plan.kind == layer.kind && plan.source != source) {
                 return Err(CodegenError::Unsupported {
                     place: format!("layer {}", layer.index),
-                    message: "a pooling width other than that of the layers before it".into(),
+                    message: "scores made in another way than in the layers before it".into(),
                 });
             }
             continue;
@@ -434,7 +447,7 @@ fn plan_kinds(
             _ => None,
         });
         let attend = attend.ok_or_else(|| wrong(&kind.name, "no attention"))?;
-        kinds.push(KindPlan { kind: layer.kind, plan, attend, pool });
+        kinds.push(KindPlan { kind: layer.kind, plan, attend, source });
     }
     Ok(kinds)
 }
@@ -486,7 +499,8 @@ fn emit(
     let mut prompt: Vec<(FuncId, FuncId)> = Vec::new();
     for (index, kind) in kinds.iter().enumerate() {
         let name = format!("observe-{index}");
-        let observe = emit_observe(&mut assembly, &name, &kind.attend, kind.pool)?;
+        let spec = ObserveSpec { attend: kind.attend, source: kind.source };
+        let observe = emit_observe(&mut assembly, &name, &spec)?;
         let name = format!("compact-{index}");
         prompt.push((observe, emit_compact(&mut assembly, &name, &kind.attend.cache)?));
     }

@@ -134,7 +134,7 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.window,
                 layout.observed,
                 layout.pool,
-                layout.reserved,
+                layout.growth,
             ]);
         }
     });

@@ -190,10 +190,68 @@ crate::attribute::named_enum!(
         Stream = "stream",
         /// Sinks, rows selected at the end of the prompt, and a ring.
         Snapstream = "snapstream",
+        /// The same of a prompt; what is generated is kept beside it until the slot is full.
+        Snapkv = "snapkv",
+        /// As `Snapstream`, with rows selected by lot.
+        Random = "random",
         /// The ring of a sliding-window layer: the window and the rows of one step.
         Window = "window",
     }
 );
+
+crate::attribute::named_enum!(
+    /// How the attention that a row gets from the observed queries and the heads of a group becomes
+    /// one number.
+    Aggregate {
+        /// The mean over queries, then over heads.
+        Mean = "mean",
+        /// The largest over queries, then over heads.
+        Max = "max",
+        /// The largest over queries, at least the head's mean over the candidates; then the largest
+        /// over heads (DefensiveKV, ICLR 2026).
+        Defensive = "defensive",
+    }
+);
+
+crate::attribute::named_enum!(
+    /// What an observed query's attention sums to one over.
+    Normalise {
+        /// All keys up to it, as attention itself.
+        All = "all",
+        /// The candidates, as the equation of the SnapStream paper states.
+        Candidates = "candidates",
+    }
+);
+
+crate::attribute::named_enum!(
+    /// How neighbours are pooled.
+    Pooling {
+        /// Their average, inside the candidates only.
+        Average = "average",
+        /// Their largest, inside the candidates only.
+        Max = "max",
+        /// Their average over everything in front of the observed queries, with zeros beyond both
+        /// ends, as SnapKV's code pools: sinks weigh on their neighbours.
+        Reference = "reference",
+    }
+);
+
+/// How candidates are scored (section 4.2 and 4.3 of the method's document).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scoring {
+    /// From queries and heads to a number.
+    pub aggregate: Aggregate,
+    /// What attention is relative to.
+    pub normalise: Normalise,
+    /// From neighbours to a score.
+    pub pooling: Pooling,
+}
+
+impl Default for Scoring {
+    fn default() -> Scoring {
+        Scoring { aggregate: Aggregate::Mean, normalise: Normalise::All, pooling: Pooling::Average }
+    }
+}
 
 /// Policy and rows of a cache; the letters are those of the method's document.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,16 +266,48 @@ pub struct CacheRows {
     pub selected: u32,
     /// R.
     pub recent: u32,
+    /// Rows beside these that no prompt fills (D in the ring's arithmetic): room for generated ones.
+    pub growth: u32,
     /// w.
     pub observed: u32,
     /// Pooling width.
     pub pool: u32,
+    /// How candidates are scored.
+    pub scoring: Scoring,
+    /// Seed of the lots that are drawn instead of scores.
+    pub seed: u32,
 }
 
 impl CacheRows {
-    /// C = S + K + R.
-    pub fn rows(&self) -> u32 {
+    /// R rows in a ring and no others.
+    pub fn ring(policy: KvPolicy, recent: u32) -> CacheRows {
+        CacheRows {
+            policy,
+            elastic: true,
+            sinks: 0,
+            selected: 0,
+            recent,
+            growth: 0,
+            observed: 0,
+            pool: 1,
+            scoring: Scoring::default(),
+            seed: 0,
+        }
+    }
+
+    /// S + K + R: rows that are kept of a prompt.
+    pub fn prompt_rows(&self) -> u32 {
         self.sinks + self.selected + self.recent
+    }
+
+    /// C, and the rows beside it: rows of a slot.
+    pub fn rows(&self) -> u32 {
+        self.prompt_rows() + self.growth
+    }
+
+    /// Whether rows of longer prompts are selected by what queries attend to.
+    pub fn observes(&self) -> bool {
+        matches!(self.policy, KvPolicy::Snapstream | KvPolicy::Snapkv) && self.selected > 0
     }
 }
 
@@ -349,7 +439,8 @@ impl Body {
 impl CacheRows {
     /// Checks the numbers against each other (section 2 of the method's document).
     pub fn check(&self) -> Result<(), String> {
-        let total = self.sinks.checked_add(self.selected).and_then(|n| n.checked_add(self.recent));
+        let parts = [self.selected, self.recent, self.growth];
+        let total = parts.iter().try_fold(self.sinks, |total, rows| total.checked_add(*rows));
         if total.is_none() {
             return Err("the sum of rows overflows".into());
         }
@@ -360,7 +451,7 @@ impl CacheRows {
             let (observed, recent) = (self.observed, self.recent);
             return Err(format!("{observed} observed rows are more than {recent} recent rows"));
         }
-        if self.policy == KvPolicy::Snapstream && self.selected > 0 {
+        if self.observes() {
             if self.observed == 0 {
                 return Err("selection needs observed rows".into());
             }
@@ -373,6 +464,9 @@ impl CacheRows {
         }
         if self.policy == KvPolicy::Window && self.sinks > 0 {
             return Err("a window has no sinks".into());
+        }
+        if self.policy != KvPolicy::Snapkv && self.growth > 0 {
+            return Err(format!("policy {} has no room beside its rows", self.policy.name()));
         }
         Ok(())
     }

@@ -208,6 +208,8 @@ pub struct PromptArguments<'a> {
     pub scores: &'a mut [f32],
     /// Scratch, `[kv_heads, rows]`.
     pub scratch: &'a mut [f32],
+    /// Scratch, `[heads]`.
+    pub floors: &'a mut [f32],
     /// Positions of the selected rows, `[kv_heads, K]`.
     pub selected_positions: &'a mut [u32],
 }
@@ -433,6 +435,7 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
         value_head_stride: prompt.destination.strides.value_head,
         scores: prompt.scores.as_mut_ptr(),
         scratch: prompt.scratch.as_mut_ptr(),
+        floors: prompt.floors.as_mut_ptr(),
         selected_positions: prompt.selected_positions.as_mut_ptr(),
         ..prompt.numbers
     });

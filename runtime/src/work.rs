@@ -247,7 +247,7 @@ mod tests {
             window: 0,
             observed: 0,
             pool: 1,
-            reserved: 0,
+            growth: 0,
         }
     }
 

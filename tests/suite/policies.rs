@@ -32,8 +32,17 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static"),
         ("llama-genai-fp32", "snapstream,rows=199,sinks=0,recent=1,window=1,pool=1"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,recent=16,window=8,agg=max,pooling=max,normalise=candidates",
+        ),
+        ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=7,agg=defensive"),
+        ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference"),
+        ("llama-genai-fp32", "snapkv,rows=40,recent=8,limit=44"),
+        ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4"),
         ("mistral-layered-genai-fp32", "snapstream,rows=96,sinks=3,recent=24,window=16,pool=7"),
+        ("mistral-layered-genai-fp32", "random,rows=64,recent=24"),
         ("mistral-layered-genai-fp32", "stream,rows=32,sinks=8"),
     ] {
         trials.push(trial(format!("policies/bounded/{name}/{kv}"), move || bounded(name, kv)));
@@ -44,6 +53,8 @@ pub fn trials() -> Vec<Trial> {
         "snapstream,rows=160,sinks=5,recent=70,window=8,mode=static",
         "snapstream,rows=81,sinks=3,recent=30,window=8",
         "snapstream,rows=81,sinks=3,recent=30,window=8,mode=static",
+        "snapkv,rows=81,recent=30,limit=90",
+        "random,rows=81,sinks=3,recent=30,mode=static",
         "stream,rows=80,sinks=4",
     ] {
         trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));

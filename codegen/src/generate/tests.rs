@@ -184,15 +184,7 @@ fn model_with(softcap: f32, layout: &CacheRows, tail: Tail) -> Graph {
 }
 
 fn full() -> CacheRows {
-    CacheRows {
-        policy: KvPolicy::Full,
-        elastic: true,
-        sinks: 0,
-        selected: 0,
-        recent: CONTEXT as u32,
-        observed: 0,
-        pool: 1,
-    }
+    CacheRows::ring(KvPolicy::Full, CONTEXT as u32)
 }
 
 fn options() -> Options<'static> {
@@ -542,15 +534,8 @@ fn int8_stays_near_and_does_not_depend_on_threads() {
 #[test]
 fn long_prompts_are_scored_and_compacted() {
     let _pair = PAIR_IN_USE.lock().unwrap();
-    let layout = CacheRows {
-        policy: KvPolicy::Snapstream,
-        elastic: true,
-        sinks: 1,
-        selected: 3,
-        recent: 4,
-        observed: 3,
-        pool: 3,
-    };
+    let ring = CacheRows::ring(KvPolicy::Snapstream, 4);
+    let layout = CacheRows { sinks: 1, selected: 3, observed: 3, pool: 3, ..ring };
     let graph = model(1.5, &layout);
     let mut session = Session::new(&graph).unwrap();
     let ids: Vec<i64> = IDS.iter().map(|id| i64::from(*id)).collect();
@@ -595,6 +580,7 @@ fn long_prompts_are_scored_and_compacted() {
         let mut to_values = vec![poison; KV * 8 * HEAD_WIDTH];
         let mut scores = vec![poison; KV * 12];
         let mut scratch = scores.clone();
+        let mut floors = vec![poison; HEADS];
         let mut selected = vec![99u32; KV * 3];
         let stride = (8 * HEAD_WIDTH * 4) as u64;
         let prompt = PromptCall {
@@ -607,7 +593,7 @@ fn long_prompts_are_scored_and_compacted() {
             ring_anchor: 4,
             ring_rows: 4,
             slot: 0,
-            reserved: 0,
+            layer: 0,
             keys: to_keys.as_mut_ptr().cast(),
             values: to_values.as_mut_ptr().cast(),
             key_slot_stride: PLANE as u64 * 4,
@@ -616,6 +602,7 @@ fn long_prompts_are_scored_and_compacted() {
             value_head_stride: stride,
             scores: scores.as_mut_ptr(),
             scratch: scratch.as_mut_ptr(),
+            floors: floors.as_mut_ptr(),
             selected_positions: selected.as_mut_ptr(),
             positions_stride: 3,
         };

@@ -7,9 +7,9 @@
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
 use super::plane::Plane;
-use super::select::{Observed, pooled, scores, selected};
+use super::select::{Observed, lot, pooled, scores, selected};
 use super::{EvalFault, Tensor, checked_count};
-use crate::graph::{CacheDecl, CacheRows, KvPolicy};
+use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling};
 use crate::types::DType;
 
 /// Attention state of one layer and one sequence.
@@ -48,9 +48,9 @@ pub struct Kept {
 
 impl Kept {
     /// Where a layout puts the rows of a prompt, but for the positions that are selected.
-    fn of(layout: &CacheRows, length: usize) -> Kept {
-        let [sinks, capacity, recent] =
-            [layout.sinks, layout.selected, layout.recent].map(|rows| rows as usize);
+    pub(super) fn of(layout: &CacheRows, length: usize) -> Kept {
+        let [sinks, capacity, recent, growth] =
+            [layout.sinks, layout.selected, layout.recent, layout.growth].map(|rows| rows as usize);
         let valid = length.saturating_sub(sinks + recent).min(capacity);
         let base = if layout.elastic { sinks + valid } else { sinks + capacity };
         let anchor = if layout.elastic { sinks + valid } else { sinks };
@@ -59,7 +59,7 @@ impl Kept {
             valid,
             base,
             anchor,
-            ring: sinks + capacity + recent - base,
+            ring: sinks + capacity + recent + growth - base,
             oldest: anchor.max(length.saturating_sub(recent)),
             positions: Vec::new(),
         }
@@ -238,7 +238,8 @@ impl CacheState {
     /// of its position: a prompt comes as a whole, and those that drop rows are dense to their end.
     fn placement(&self) -> Option<Kept> {
         let layout = self.decl.layout.as_ref().filter(|_| self.kept.is_none())?;
-        let is_in_place = layout.policy == KvPolicy::Window || self.rows <= layout.rows() as usize;
+        let is_in_place =
+            layout.policy == KvPolicy::Window || self.rows <= layout.prompt_rows() as usize;
         is_in_place.then(|| Kept::of(layout, self.rows))
     }
 
@@ -316,6 +317,11 @@ impl CacheState {
         if count == 0 {
             return Ok(Vec::new());
         }
+        let sinks = layout.sinks as usize;
+        if layout.policy == KvPolicy::Random {
+            let lot = |place| lot(layout.seed, self.decl.layer, head as u32, place as u32);
+            return selected(&(sinks..sinks + candidates).map(lot).collect::<Vec<_>>(), count);
+        }
         let width = self.decl.key_width as usize;
         let heads = self.observed.first().map_or(0, |(_, sums)| sums.len());
         let group = heads / (self.decl.kv_heads as usize).max(1);
@@ -336,11 +342,17 @@ impl CacheState {
                 .collect(),
             score: self.score,
         };
-        let sinks = layout.sinks as usize;
-        let keys: Vec<Vec<f32>> =
-            (sinks..sinks + candidates).map(|row| self.keys.widened(row, head)).collect();
-        let scores = scores(&observed, keys.iter().map(Vec::as_slice));
-        selected(&pooled(&scores, layout.pool as usize), count)
+        // Neighbours beyond the candidates count in SnapKV's pooling alone.
+        let scored = match layout.scoring.pooling {
+            Pooling::Reference => 0..self.rows - self.observed.len(),
+            Pooling::Average | Pooling::Max => sinks..sinks + candidates,
+        };
+        let candidates = sinks - scored.start..sinks + candidates - scored.start;
+        let keys: Vec<Vec<f32>> = scored.map(|row| self.keys.widened(row, head)).collect();
+        let keys: Vec<&[f32]> = keys.iter().map(Vec::as_slice).collect();
+        let scores = scores(&observed, &keys, candidates.clone(), layout.scoring);
+        let pooled = pooled(&scores, layout.pool as usize, layout.scoring.pooling);
+        selected(&pooled[candidates], count)
     }
 
     /// The kept keys and values with their rows as tensors `[rows, kv heads, width]`; rows never

@@ -1,8 +1,11 @@
 //! Which rows of a long prompt a cache keeps: scoring, pooling and selection (sections 4.2 to 4.4
 //! of the method's document) in scalar f32, in the document's order of sums.
 
+use std::ops::Range;
+
 use super::EvalFault;
 use super::attend::Score;
+use crate::graph::{Aggregate, Normalise, Pooling, Scoring};
 
 /// The last queries of a prompt as one key/value head sees them.
 #[derive(Debug)]
@@ -15,31 +18,88 @@ pub struct Observed<'a> {
     pub score: Score,
 }
 
-/// s: the mean attention that each candidate key gets from the observed queries, per key; first
-/// the mean over queries, then over the heads of the group.
-pub fn scores<'a>(observed: &Observed<'_>, keys: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
-    keys.map(|key| {
-        let heads = observed.queries.iter().zip(&observed.sums).map(|(queries, sums)| {
-            let mass = queries.iter().zip(sums).fold(0.0, |sum, (query, whole)| {
-                sum + (observed.score.of(query, key) - whole).exp()
-            });
-            mass / queries.len() as f32
-        });
-        heads.fold(0.0, |sum, head| sum + head) / observed.queries.len() as f32
-    })
-    .collect()
+/// s: how much attention each key gets from the observed queries, by key. `candidates` are the keys
+/// that attention and means may be relative to.
+pub fn scores(
+    observed: &Observed<'_>,
+    keys: &[&[f32]],
+    candidates: Range<usize>,
+    scoring: Scoring,
+) -> Vec<f32> {
+    let is_mean = scoring.aggregate == Aggregate::Mean;
+    let by_head = observed.queries.iter().zip(&observed.sums).map(|(queries, sums)| {
+        let sum = |(query, sum): (&&[f32], &f32)| match scoring.normalise {
+            Normalise::All => *sum,
+            Normalise::Candidates => log_sum_exp(
+                keys[candidates.clone()].iter().map(|key| observed.score.of(query, key)),
+            ),
+        };
+        let sums: Vec<f32> = queries.iter().zip(sums).map(sum).collect();
+        let of_key = |key: &&[f32]| {
+            let score = |query: &&[f32]| observed.score.of(query, key);
+            let weights = queries.iter().zip(&sums).map(|(query, sum)| (score(query) - sum).exp());
+            match is_mean {
+                true => weights.fold(0.0, |sum, weight| sum + weight) / queries.len() as f32,
+                false => weights.fold(0.0, larger),
+            }
+        };
+        let mut attention: Vec<f32> = keys.iter().map(of_key).collect();
+        if scoring.aggregate == Aggregate::Defensive {
+            let total = attention[candidates.clone()].iter().fold(0.0, |sum, weight| sum + weight);
+            let mean = total / candidates.len() as f32;
+            attention.iter_mut().for_each(|weight| *weight = larger(*weight, mean));
+        }
+        attention
+    });
+    let heads: Vec<Vec<f32>> = by_head.collect();
+    let of_key = |key: usize| {
+        let weights = heads.iter().map(|attention| attention[key]);
+        match is_mean {
+            true => weights.fold(0.0, |sum, weight| sum + weight) / heads.len() as f32,
+            false => weights.fold(0.0, larger),
+        }
+    };
+    (0..keys.len()).map(of_key).collect()
 }
 
-/// ŝ: averages over `width` neighbours, inside the candidates only, divided by the neighbours that
-/// exist.
-pub fn pooled(scores: &[f32], width: usize) -> Vec<f32> {
+/// The larger of two numbers; no number if one is none.
+fn larger(a: f32, b: f32) -> f32 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// The logarithm of a sum of exponentials.
+fn log_sum_exp(scores: impl Iterator<Item = f32> + Clone) -> f32 {
+    let most = scores.clone().fold(f32::NEG_INFINITY, larger);
+    most + scores.fold(0.0, |sum, score| sum + (score - most).exp()).ln()
+}
+
+/// A number in [0, 1) for a row, drawn by a hash of where it is: the finaliser of MurmurHash3
+/// (Appleby, 2011) over a sum of odd multiples.
+pub fn lot(seed: u32, layer: u32, head: u32, position: u32) -> f32 {
+    let place = [(layer, 0x85eb_ca6b), (head, 0xc2b2_ae35), (position, 0x9e37_79b1)];
+    let mut hash = place.into_iter().fold(seed, |sum, (number, factor): (u32, u32)| {
+        sum.wrapping_add(number.wrapping_mul(factor))
+    });
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
+    // 24 bits are what an f32 holds.
+    ((hash ^ (hash >> 16)) >> 8) as f32 / (1 << 24) as f32
+}
+
+/// ŝ: what `width` neighbours come to, those that exist.
+pub fn pooled(scores: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     let reach = width / 2;
     (0..scores.len())
         .map(|place| {
             let first = place.saturating_sub(reach);
             let end = place.saturating_add(reach).saturating_add(1).min(scores.len());
             let covered = &scores[first..end];
-            covered.iter().fold(0.0, |sum, score| sum + score) / covered.len() as f32
+            let sum = covered.iter().fold(0.0, |sum, score| sum + score);
+            match pooling {
+                Pooling::Average => sum / covered.len() as f32,
+                Pooling::Max => covered.iter().copied().fold(0.0, larger),
+                Pooling::Reference => sum / (2 * reach + 1) as f32,
+            }
         })
         .collect()
 }

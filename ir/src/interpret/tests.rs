@@ -4,11 +4,13 @@
 use super::attend::Score;
 use super::cache::{CacheState, Kept};
 use super::codes::{TILE, encode};
-use super::select::{Observed, pooled, scores, selected};
+use super::select::{Observed, lot, pooled, scores, selected};
 use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
 use crate::constant::{ConstData, Constant, QuantData, QuantRow};
 use crate::dim::{Dim, Symbol};
-use crate::graph::{CacheDecl, CacheRows, Graph, InputRole, KvPolicy};
+use crate::graph::{
+    Aggregate, CacheDecl, CacheRows, Graph, InputRole, KvPolicy, Normalise, Pooling, Scoring,
+};
 use crate::ops::binary::{Binary, BinaryOp};
 use crate::ops::{Linear, Op, Range, Reshape};
 use crate::types::{DType, Element, QuantFormat, TensorType, ZeroPoints};
@@ -24,11 +26,14 @@ fn ties_and_plateaus_go_to_the_earlier_candidate() {
 
 #[test]
 fn pooling_stays_inside_the_candidates() {
-    assert_eq!(pooled(&[3.0, 0.0, 0.0, 6.0], 3), [1.5, 1.0, 2.0, 3.0]);
+    let average = |scores: &[f32], width| pooled(scores, width, Pooling::Average);
+    assert_eq!(average(&[3.0, 0.0, 0.0, 6.0], 3), [1.5, 1.0, 2.0, 3.0]);
     // Wider than the candidates: every place sees all of them.
-    assert_eq!(pooled(&[1.0, 2.0, 6.0], 9), [3.0, 3.0, 3.0]);
-    assert_eq!(pooled(&[1.0, 2.0], 1), [1.0, 2.0]);
-    assert_eq!(pooled(&[], 5), [0.0f32; 0]);
+    assert_eq!(average(&[1.0, 2.0, 6.0], 9), [3.0, 3.0, 3.0]);
+    assert_eq!(average(&[1.0, 2.0], 1), [1.0, 2.0]);
+    assert_eq!(average(&[], 5), [0.0f32; 0]);
+    assert_eq!(pooled(&[3.0, 0.0, 1.0, 6.0], 3, Pooling::Max), [3.0, 3.0, 6.0, 6.0]);
+    assert_eq!(pooled(&[3.0, 0.0, 0.0, 6.0], 3, Pooling::Reference), [1.0, 1.0, 2.0, 2.0]);
 }
 
 #[test]
@@ -40,15 +45,65 @@ fn scores_average_over_queries_then_heads() {
         score: Score { scale: 1.0, softcap: 0.0 },
     };
     let keys = [[0.0f32], [f32::ln(2.0)]];
-    let found = scores(&observed, keys.iter().map(|key| &key[..]));
+    let keys: Vec<&[f32]> = keys.iter().map(|key| &key[..]).collect();
+    let check = |scoring: Scoring, expected: [f32; 2]| {
+        let found = scores(&observed, &keys, 0..2, scoring);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{scoring:?}: {found} {expected}");
+        }
+    };
+    let mean = Scoring::default();
     // Key 0: ((1 + 1) / 2 + (1 + 1/2) / 2) / 2; key 1: ((2 + 4) / 2 + (1 + 1/2) / 2) / 2.
-    for (found, expected) in found.iter().zip([0.875, 1.875]) {
-        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    check(mean, [0.875, 1.875]);
+    // The largest of 1, 1, 1, 1/2 and of 2, 4, 1, 1/2.
+    let max = Scoring { aggregate: Aggregate::Max, ..mean };
+    check(max, [1.0, 4.0]);
+    // Largest by head: 1, 1 and 4, 1; means over keys 5/2 and 1.
+    check(Scoring { aggregate: Aggregate::Defensive, ..mean }, [2.5, 4.0]);
+    // Shares of the keys: 1/3, 2/3; 1/5, 4/5; and halves.
+    let shares = Scoring { normalise: Normalise::Candidates, ..mean };
+    check(shares, [(8.0 / 15.0 + 1.0) / 4.0, (22.0 / 15.0 + 1.0) / 4.0]);
+    check(Scoring { normalise: Normalise::Candidates, ..max }, [0.5, 0.8]);
+}
+
+#[test]
+fn lots_are_spread_and_depend_on_their_place() {
+    let lots: Vec<f32> = (0..4096).map(|position| lot(7, 3, 1, position)).collect();
+    let mean = lots.iter().sum::<f32>() / 4096.0;
+    // The mean of 4,096 uniform numbers is within five deviations, 5 / sqrt(12 * 4096), of a half.
+    assert!((mean - 0.5).abs() < 0.0226, "{mean}");
+    assert!(lots.iter().all(|lot| (0.0..1.0).contains(lot)));
+    for (seed, layer, head) in [(8, 3, 1), (7, 4, 1), (7, 3, 2)] {
+        assert!(
+            (0..64).any(|position| lot(seed, layer, head, position) != lots[position as usize])
+        );
     }
 }
 
+/// SnapKV keeps what is generated beside a compacted prompt until its slot is full.
+#[test]
+fn room_beside_the_prompt_is_filled_before_the_ring_turns() {
+    let mut rows = layout(KvPolicy::Snapkv, 0, 2, 2);
+    rows.growth = 3;
+    let mut state = cache(rows);
+    prompt(&mut state, &[0.0, 2.0, 1.0, 0.0, 0.0, 0.0], 1.0);
+    let held = |state: &CacheState, rows| {
+        let kept = state.kept().unwrap();
+        (0..kept.ring).filter_map(|index| kept.held(index, rows)).collect::<Vec<_>>()
+    };
+    assert_eq!(state.kept().unwrap().positions, [[1, 2]]);
+    assert_eq!(held(&state, 6), [4, 5]);
+    let held_sorted = |rows| {
+        let mut held = held(&state, rows);
+        held.sort_unstable();
+        held
+    };
+    assert_eq!(held_sorted(9), [4, 5, 6, 7, 8]);
+    assert_eq!(held_sorted(10), [5, 6, 7, 8, 9]);
+}
+
 fn layout(policy: KvPolicy, sinks: u32, selected: u32, recent: u32) -> CacheRows {
-    CacheRows { policy, elastic: true, sinks, selected, recent, observed: recent.min(2), pool: 1 }
+    CacheRows { sinks, selected, observed: recent.min(2), ..CacheRows::ring(policy, recent) }
 }
 
 fn cache(layout: CacheRows) -> CacheState {
@@ -131,23 +186,32 @@ fn ring_rows_agree_with_a_simulation() {
         for (sinks, selected, recent) in
             (0..4).flat_map(|s| (0..4).flat_map(move |k| (1..6).map(move |r| (s, k, r))))
         {
-            let capacity: usize = sinks + selected + recent;
-            for length in 1..capacity + 8 {
-                let valid = length.saturating_sub(sinks + recent).min(selected);
-                let base = if elastic { sinks + valid } else { sinks + selected };
-                let anchor = if elastic { sinks + valid } else { sinks };
-                let ring = capacity - base;
-                let oldest = anchor.max(length.saturating_sub(recent));
-                let kept = Kept { sinks, valid, base, anchor, ring, oldest, positions: vec![] };
-                let mut slots = vec![None; capacity];
-                let recent_rows = length.saturating_sub(recent).max(sinks.min(length))..length;
-                for position in recent_rows.chain(length..length + 3 * ring + 2) {
-                    slots[kept.row(position)] = Some(position);
-                    if position + 1 >= length {
-                        for index in 0..ring {
-                            assert_eq!(kept.held(index, position + 1), slots[base + index]);
-                        }
-                    }
+            for growth in [0, 2] {
+                check_ring(CacheRows {
+                    elastic,
+                    growth,
+                    sinks,
+                    selected,
+                    ..CacheRows::ring(KvPolicy::Snapkv, recent)
+                });
+            }
+        }
+    }
+}
+
+fn check_ring(layout: CacheRows) {
+    let [sinks, recent, capacity] =
+        [layout.sinks, layout.recent, layout.rows()].map(|rows| rows as usize);
+    for length in 1..capacity + 8 {
+        let kept = Kept::of(&layout, length);
+        let (base, ring) = (kept.base, kept.ring);
+        let mut slots = vec![None; capacity];
+        let recent_rows = length.saturating_sub(recent).max(sinks.min(length))..length;
+        for position in recent_rows.chain(length..length + 3 * ring + 2) {
+            slots[kept.row(position)] = Some(position);
+            if position + 1 >= length {
+                for index in 0..ring {
+                    assert_eq!(kept.held(index, position + 1), slots[base + index]);
                 }
             }
         }

@@ -10,8 +10,8 @@ use crate::constant::{ConstData, Constant};
 use crate::dim::Dim;
 use crate::entity::Value;
 use crate::graph::{
-    Body, BodyResult, CacheDecl, CacheRows, Graph, InputRole, KvPolicy, LayerKind, OutputRole,
-    RotarySets,
+    Aggregate, Body, BodyResult, CacheDecl, CacheRows, Graph, InputRole, KvPolicy, LayerKind,
+    Normalise, OutputRole, Pooling, RotarySets, Scoring,
 };
 use crate::ops::{Known, Op};
 use crate::stage::Stage;
@@ -449,9 +449,30 @@ impl<'t> Line<'t> {
                 recent: self.field("recent")?,
                 observed: self.field("observed")?,
                 pool: self.field("pool")?,
+                growth: if self.take("growth=") { self.number()? } else { 0 },
+                scoring: self.scoring()?,
+                seed: if self.take("seed=") { self.number()? } else { 0 },
             });
         }
         Ok(cache)
+    }
+
+    /// `aggregate=max normalise=all pooling=average`, or nothing for the default.
+    fn scoring(&mut self) -> Result<Scoring, ParseError> {
+        if !self.take("aggregate=") {
+            return Ok(Scoring::default());
+        }
+        let aggregate = self.named(Aggregate::parse)?;
+        self.expect("normalise=")?;
+        let normalise = self.named(Normalise::parse)?;
+        self.expect("pooling=")?;
+        Ok(Scoring { aggregate, normalise, pooling: self.named(Pooling::parse)? })
+    }
+
+    /// One of a few names.
+    fn named<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, ParseError> {
+        let name = self.word()?;
+        parse(name).ok_or_else(|| self.error(format!("nothing here is called {name:?}")))
     }
 
     /// `type=f16`

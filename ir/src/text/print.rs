@@ -6,7 +6,7 @@ use super::{INLINE, digest};
 use crate::attribute::AttributeValue;
 use crate::constant::{ConstData, Constant};
 use crate::entity::Value;
-use crate::graph::{Body, CacheDecl, Graph, InputRole, OutputRole};
+use crate::graph::{Body, CacheDecl, Graph, InputRole, OutputRole, Scoring};
 use crate::interpret::Data;
 use crate::ops::Known;
 use crate::types::DType;
@@ -85,6 +85,17 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
             rows.observed,
             rows.pool
         )?;
+        if rows.growth > 0 {
+            write!(text, " growth={}", rows.growth)?;
+        }
+        if rows.scoring != Scoring::default() {
+            let Scoring { aggregate, normalise, pooling } = rows.scoring;
+            let names = [aggregate.name(), normalise.name(), pooling.name()];
+            write!(text, " aggregate={} normalise={} pooling={}", names[0], names[1], names[2])?;
+        }
+        if rows.seed > 0 {
+            write!(text, " seed={}", rows.seed)?;
+        }
     }
     writeln!(text)
 }

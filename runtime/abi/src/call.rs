@@ -103,7 +103,8 @@ pub struct LayerCall {
     /// Rotated queries of observed rows, f32 `[observed, heads, key_width]`; null when nothing is
     /// observed. The row at position p goes to index p - `observed_from`.
     pub observed_queries: *mut f32,
-    /// Log-sum-exp of observed rows over all their keys, f32 `[observed, heads]`.
+    /// Log-sum-exp of observed rows over all their keys, f32 `[observed, heads]`. Observe may replace
+    /// them by those over the candidates.
     pub observed_lse: *mut f32,
     /// First observed position.
     pub observed_from: u32,
@@ -163,8 +164,8 @@ pub struct PromptCall {
     pub ring_rows: u32,
     /// Slot written.
     pub slot: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Number of the layer: lots are drawn by it.
+    pub layer: u32,
     /// Destination key plane.
     pub keys: *mut u8,
     /// Destination value plane.
@@ -181,6 +182,8 @@ pub struct PromptCall {
     pub scores: *mut f32,
     /// Scratch of observe and compact, f32 `[kv_heads, rows]`.
     pub scratch: *mut f32,
+    /// Scratch of observe, f32 `[heads]`: the least weights of heads.
+    pub floors: *mut f32,
     /// Absolute positions of the selected rows, ascending, u32 `[kv_heads, K]` with row stride
     /// `positions_stride` in values; written by compact.
     pub selected_positions: *mut u32,

@@ -212,14 +212,32 @@ pub enum CachePolicy {
     Snapstream = 2,
     /// A ring that holds the window of a sliding-window layer and the rows of one step.
     Window = 3,
+    /// As `Snapstream`, with room beside it for generated rows.
+    Snapkv = 4,
+    /// As `Snapstream`, with rows selected by lot.
+    Random = 5,
 }
 
 impl CachePolicy {
+    /// All policies.
+    pub const ALL: [CachePolicy; 6] = [
+        CachePolicy::Full,
+        CachePolicy::Stream,
+        CachePolicy::Snapstream,
+        CachePolicy::Window,
+        CachePolicy::Snapkv,
+        CachePolicy::Random,
+    ];
+
     /// The policy with the given number, if there is one.
     pub fn from_number(number: u32) -> Option<CachePolicy> {
-        [CachePolicy::Full, CachePolicy::Stream, CachePolicy::Snapstream, CachePolicy::Window]
-            .into_iter()
-            .find(|policy| *policy as u32 == number)
+        CachePolicy::ALL.into_iter().find(|policy| *policy as u32 == number)
+    }
+
+    /// Whether it keeps the first and the last rows of a prompt that is longer than its rows, and
+    /// some between them or none.
+    pub fn drops_rows(self) -> bool {
+        !matches!(self, CachePolicy::Full | CachePolicy::Window)
     }
 
     /// Name in options and output.
@@ -228,6 +246,8 @@ impl CachePolicy {
             CachePolicy::Full => "full",
             CachePolicy::Stream => "stream",
             CachePolicy::Snapstream => "snapstream",
+            CachePolicy::Snapkv => "snapkv",
+            CachePolicy::Random => "random",
             CachePolicy::Window => "window",
         }
     }
@@ -247,7 +267,7 @@ pub struct CacheLayout {
     pub selected: u32,
     /// R.
     pub recent: u32,
-    /// C = S + K + R: rows of a plane per head.
+    /// Rows of a plane per head: C = S + K + R, which prompts fill, and `growth`.
     pub rows: u32,
     /// Sliding window of the attention itself in rows, 0 for none. A query at position q reads
     /// keys p with q - window < p <= q.
@@ -256,8 +276,15 @@ pub struct CacheLayout {
     pub observed: u32,
     /// Pooling width (odd).
     pub pool: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Rows of a plane beside C, which no prompt fills: room for generated ones.
+    pub growth: u32,
+}
+
+impl CacheLayout {
+    /// Rows that are kept of a prompt. A longer one is compacted.
+    pub fn prompt_rows(&self) -> u32 {
+        self.rows.saturating_sub(self.growth)
+    }
 }
 
 /// A named function of the code region.

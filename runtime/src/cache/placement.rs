@@ -1,13 +1,14 @@
 //! Where rows of a sequence lie in a slot, and which of them a query reads.
 //!
-//! The ring arithmetic of the bounded cache ("ring arithmetic" of the method's document) with
-//! D = 0, as pure functions of (layout, prompt length, position). Rows below S hold the first
-//! positions, rows S .. S+V the selected ones, and the ring the rest:
+//! The ring arithmetic of the bounded cache ("ring arithmetic" of the method's document), without
+//! rows in flight, as pure functions of (layout, prompt length, position). Rows below S hold the
+//! first positions, rows S .. S+V the selected ones, and the ring the rest. D rows of it are filled by
+//! no prompt; all that are written are live:
 //!
 //! ```text
 //!           V                      B      a      Re
-//! fixed     clamp(L−S−R, 0, K)     S+K    S      R
-//! elastic   clamp(L−S−R, 0, K)     S+V    S+V    C−B
+//! fixed     clamp(L−S−R, 0, K)     S+K    S      R+D
+//! elastic   clamp(L−S−R, 0, K)     S+V    S+V    C−B+D
 //! ```
 //!
 //! While a prompt with L ≤ C is being written, "selected" are simply its positions S .. S+V.
@@ -66,13 +67,13 @@ impl Placement {
         match CachePolicy::from_number(layout.policy) {
             // One ring over all rows: a full cache never wraps, a window's ring does.
             None | Some(CachePolicy::Full | CachePolicy::Window) => ring(0, 0, layout.rows),
-            Some(CachePolicy::Stream | CachePolicy::Snapstream) => {
-                let CacheLayout { sinks, selected, recent, rows, .. } = *layout;
+            Some(_) => {
+                let CacheLayout { sinks, selected, recent, rows, growth, .. } = *layout;
                 let valid = prompt.saturating_sub(sinks + recent).min(selected);
                 let (ring_base, ring_anchor, ring_rows) = if layout.elastic != 0 {
                     (sinks + valid, sinks + valid, rows - sinks - valid)
                 } else {
-                    (sinks + selected, sinks, recent)
+                    (sinks + selected, sinks, recent + growth)
                 };
                 Placement {
                     sinks,

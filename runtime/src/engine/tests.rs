@@ -36,7 +36,7 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         window: 0,
         observed: 0,
         pool: 1,
-        reserved: 0,
+        growth: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,

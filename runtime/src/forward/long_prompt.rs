@@ -36,6 +36,7 @@ pub(super) struct PromptJob {
     observed_lse: Buffer<f32>,
     scores: Buffer<f32>,
     scratch: Buffer<f32>,
+    floors: Buffer<f32>,
     spans: Vec<RowSpans>,
 }
 
@@ -57,7 +58,7 @@ impl PromptJob {
                 "a prompt of {length} rows needs more than the address space"
             ))
         };
-        let (mut dense, mut queries, mut lse, mut scores) = (0_usize, 0_usize, 0_usize, 0_usize);
+        let [mut dense, mut queries, mut lse, mut scores, mut floors] = [0_usize; 5];
         for LayerShape { kind, layout } in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
             let strides = strides(kind, length as u64).ok_or_else(too_large)?;
             let bytes = strides.key_slot.checked_add(strides.value_slot).ok_or_else(too_large)?;
@@ -66,6 +67,7 @@ impl PromptJob {
             queries = queries.max(rows * kind.key_width as usize);
             lse = lse.max(rows);
             scores = scores.max(length * kind.kv_heads as usize);
+            floors = floors.max(if needed { kind.heads as usize } else { 0 });
         }
         let hidden = length.checked_mul(hidden_width).ok_or_else(too_large)?;
         Ok(PromptJob {
@@ -82,6 +84,7 @@ impl PromptJob {
             observed_lse: Buffer::zeroed(lse),
             scores: Buffer::zeroed(scores),
             scratch: Buffer::zeroed(scores),
+            floors: Buffer::zeroed(floors),
             spans: Vec::with_capacity(tile_rows),
         })
     }
@@ -187,8 +190,8 @@ impl Forward {
         } else {
             self.cache.planes(index)
         };
-        let scores = dense && selects(layer);
-        let observed = scores.then(|| Observed {
+        let observes = dense && layer.layout.observed > 0 && selects(layer);
+        let observed = observes.then(|| Observed {
             queries: &mut job.observed_queries[..],
             lse: &mut job.observed_lse[..],
             from: length - layer.layout.observed,
@@ -231,7 +234,7 @@ impl Forward {
                 ring_anchor: placement.ring_anchor,
                 ring_rows: placement.ring_rows,
                 slot: job.slot,
-                reserved: 0,
+                layer: index as u32,
                 keys: std::ptr::null_mut(),
                 values: std::ptr::null_mut(),
                 key_slot_stride: 0,
@@ -240,6 +243,7 @@ impl Forward {
                 value_head_stride: 0,
                 scores: std::ptr::null_mut(),
                 scratch: std::ptr::null_mut(),
+                floors: std::ptr::null_mut(),
                 selected_positions: std::ptr::null_mut(),
                 positions_stride: layer.layout.selected.into(),
             };
@@ -260,6 +264,7 @@ impl Forward {
                     destination,
                     scores: &mut job.scores,
                     scratch: &mut job.scratch,
+                    floors: &mut job.floors,
                     selected_positions,
                 }),
                 ..Visit::new(segment, self.model.layer_weights(&row))
@@ -278,7 +283,7 @@ impl Forward {
 
 /// Whether a layer keeps dense rows of a prompt of this length and is compacted after it.
 fn is_dense(layer: &LayerShape, length: usize) -> bool {
-    drops_rows(&layer.layout) && length > layer.layout.rows as usize
+    drops_rows(&layer.layout) && length > layer.layout.prompt_rows() as usize
 }
 
 /// Whether rows of the prompt are scored. Streams and layouts without room for selected rows keep

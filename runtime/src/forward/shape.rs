@@ -61,7 +61,7 @@ impl ModelShape {
             .layouts()
             .iter()
             .filter(|layout| drops_rows(layout))
-            .map(|layout| layout.rows)
+            .map(CacheLayout::prompt_rows)
             .fold(header.context, u32::min);
         Ok(ModelShape {
             vocabulary: header.vocabulary,
@@ -96,13 +96,13 @@ impl ModelShape {
 
 /// Whether a layout selects from prompts that are longer than its planes.
 pub(super) fn drops_rows(layout: &CacheLayout) -> bool {
-    layout.policy == CachePolicy::Stream as u32 || layout.policy == CachePolicy::Snapstream as u32
+    CachePolicy::from_number(layout.policy).is_some_and(CachePolicy::drops_rows)
 }
 
 fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(), String> {
     let policy = CachePolicy::from_number(layout.policy)
         .ok_or_else(|| format!("unknown policy {}", layout.policy))?;
-    let CacheLayout { sinks, selected, recent, rows, window, observed, .. } = *layout;
+    let CacheLayout { sinks, selected, recent, rows, window, observed, growth, .. } = *layout;
     match policy {
         CachePolicy::Full if rows < context => {
             Err(format!("{rows} rows are fewer than the context of {context}"))
@@ -112,11 +112,14 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
             Err(format!("{rows} rows cannot hold a window of {window} and a step of {max_rows}"))
         }
         CachePolicy::Full | CachePolicy::Window => Ok(()),
-        CachePolicy::Stream | CachePolicy::Snapstream => {
-            let sum = u64::from(sinks) + u64::from(selected) + u64::from(recent);
+        _ => {
+            let sum = [sinks, selected, recent, growth].into_iter().map(u64::from).sum::<u64>();
+            let scores = selected > 0 && policy != CachePolicy::Random;
             if sum != u64::from(rows) || recent == 0 {
-                Err(format!("{rows} rows are not {sinks} + {selected} + {recent} with a ring"))
-            } else if observed > recent || (selected > 0 && observed == 0) {
+                Err(format!(
+                    "{rows} rows are not {sinks} + {selected} + {recent} + {growth} with a ring"
+                ))
+            } else if observed > recent || (scores && observed == 0) {
                 Err(format!("{observed} observed queries with {recent} recent rows"))
             } else if window != 0 {
                 Err(format!("a window of {window} with a policy that selects rows"))
@@ -166,7 +169,8 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
         let observed = u64::from(layer.layout.observed)
             * u64::from(kind.heads)
             * (u64::from(kind.key_width) + 1);
-        4 * (observed + 2 * length * u64::from(kind.kv_heads))
+        let floors = u64::from(kind.heads);
+        4 * (observed + 2 * length * u64::from(kind.kv_heads) + floors)
     };
     let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
     PrefillBytes {

@@ -263,12 +263,12 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         rows: match policy {
             CachePolicy::Full => CONTEXT,
             CachePolicy::Window => window + MAX_ROWS,
-            CachePolicy::Stream | CachePolicy::Snapstream => sinks + selected + recent,
+            _ => sinks + selected + recent,
         },
         window,
         observed: if selected > 0 { OBSERVED } else { 0 },
         pool: 1,
-        reserved: 0,
+        growth: 0,
     }
 }
 

@@ -2,17 +2,19 @@
 //! them against sorting.
 
 use weir_abi::{KEY_TILE, LayerCall, PromptCall};
+use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
+use weir_ir::interpret::select::lot;
 
 use super::attention_planes::key_blocks;
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
-use crate::kernels::observe::emit_observe;
+use crate::kernels::observe::{ObserveSpec, ScoreSource, emit_observe};
 
 /// A prompt whose rows lie in slot 0, and where its selection goes.
 struct Prompt {
     spec: AttendSpec,
-    pool: usize,
+    source: ScoreSource,
     call: PromptCall,
     /// Rows of a head in the destination, whose slot 1 is written.
     kept: usize,
@@ -44,7 +46,7 @@ impl Prompt {
         let selected = random.below(candidates + 1);
         let ring_rows = recent + random.below(9);
         let ring_base = sinks + selected + random.below(3);
-        let observed = 1 + random.below(11);
+        let observed = 1 + random.below(recent.min(11));
         let queries = random.units(observed * heads * key_width);
         let mut prompt = Prompt {
             call: PromptCall {
@@ -57,7 +59,7 @@ impl Prompt {
                 ring_anchor: random.below(rows - recent + 1) as u32,
                 ring_rows: ring_rows as u32,
                 slot: 1,
-                reserved: 0,
+                layer: random.below(40) as u32,
                 keys: null_mut(),
                 values: null_mut(),
                 key_slot_stride: 0,
@@ -66,10 +68,21 @@ impl Prompt {
                 value_head_stride: 0,
                 scores: null_mut(),
                 scratch: null_mut(),
+                floors: null_mut(),
                 selected_positions: null_mut(),
                 positions_stride: (selected + random.below(2)) as u64,
             },
-            pool: 1 + 2 * random.below(4),
+            source: match random.below(8) {
+                0 => ScoreSource::Lots { seed: random.below(1000) as u32 },
+                _ => ScoreSource::Queries {
+                    pool: 1 + 2 * random.below(4),
+                    scoring: Scoring {
+                        aggregate: Aggregate::ALL[random.below(3)],
+                        normalise: Normalise::ALL[random.below(2)],
+                        pooling: Pooling::ALL[random.below(3)],
+                    },
+                },
+            },
             kept: ring_base + ring_rows,
             keys: random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0).collect(),
             values: random.units(kv_heads * rows * value_width),
@@ -113,29 +126,93 @@ impl Prompt {
         (cap * (score / cap).tanh(), error + (score.abs() + 9.0 * cap) * U)
     }
 
-    /// Mean weights of the candidates of a key/value head, and their errors. A weight's exponent has
-    /// its score's error and a rounding, exp adds 2 ulp, 4u; all that is summed is positive, so that
-    /// each addition and division is off by u of the result at most.
-    fn means(&self, kv_head: usize) -> Vec<(f64, f64)> {
-        let heads = self.spec.score.heads;
-        let group = heads / self.spec.cache.kv_heads;
-        let observed = self.count(self.call.observed);
-        let mean = |row: usize| {
-            let (mut sum, mut error) = (0.0, 0.0);
-            for head in kv_head * group..(kv_head + 1) * group {
-                for query in 0..observed {
-                    let (score, score_error) = self.score(query, head, row);
-                    let exponent = score - f64::from(self.lse[query * heads + head]);
-                    let weight = exponent.exp();
-                    sum += weight;
-                    error += weight * (score_error + (exponent.abs() + 4.0) * U);
-                }
+    /// Scores of the candidates of a key/value head, and the bounds of their errors.
+    fn scores(&self, kv_head: usize) -> Vec<(f64, f64)> {
+        let candidates = self.candidates();
+        let (pool, scoring) = match self.source {
+            ScoreSource::Lots { seed } => {
+                let lot = |row| lot(seed, self.call.layer, kv_head as u32, row as u32);
+                return candidates.map(|row| (f64::from(lot(row)), 0.0)).collect();
             }
-            let count = (observed * group) as f64;
-            let steps = (observed + group + 6) as f64;
-            (sum / count, (error + steps * U * sum) / count)
+            ScoreSource::Queries { pool, scoring } => (pool, scoring),
         };
-        self.candidates().map(mean).collect()
+        let scored = match scoring.pooling {
+            Pooling::Reference => 0..self.count(self.call.rows - self.call.observed),
+            _ => candidates.clone(),
+        };
+        let raw = self.attention(kv_head, scored.clone(), scoring);
+        let reach = pool / 2;
+        let pooled = |row: usize| {
+            let at = row - scored.start;
+            let near = &raw[at.saturating_sub(reach)..(at + reach + 1).min(raw.len())];
+            let count = match scoring.pooling {
+                Pooling::Max => return largest(near.iter().copied()),
+                Pooling::Average => near.len() as f64,
+                Pooling::Reference => pool as f64,
+            };
+            mean(near.iter().copied(), count)
+        };
+        candidates.map(pooled).collect()
+    }
+
+    /// What rows of a key/value head get before pooling, and the bounds of its errors.
+    fn attention(
+        &self,
+        kv_head: usize,
+        rows: std::ops::Range<usize>,
+        scoring: Scoring,
+    ) -> Vec<(f64, f64)> {
+        let group = self.spec.score.heads / self.spec.cache.kv_heads;
+        let observed = self.count(self.call.observed);
+        let is_mean = scoring.aggregate == Aggregate::Mean;
+        let by_head: Vec<Vec<(f64, f64)>> = (kv_head * group..(kv_head + 1) * group)
+            .map(|head| {
+                let sums: Vec<(f64, f64)> =
+                    (0..observed).map(|query| self.sum(query, head, scoring)).collect();
+                let of_row = |row: usize| {
+                    let weights = sums
+                        .iter()
+                        .enumerate()
+                        .map(|(query, sum)| weight(self.score(query, head, row), *sum));
+                    // Lanes are joined in two additions, the rest added one by one.
+                    match is_mean {
+                        true => mean(weights, observed as f64),
+                        false => largest(weights),
+                    }
+                };
+                let rows: Vec<(f64, f64)> = rows.clone().map(of_row).collect();
+                if scoring.aggregate != Aggregate::Defensive {
+                    return rows;
+                }
+                let candidates = self.candidates();
+                let floor = mean(candidates.clone().map(of_row), candidates.len() as f64);
+                rows.into_iter().map(|weight| largest([weight, floor].into_iter())).collect()
+            })
+            .collect();
+        let of_row = |at: usize| {
+            let heads = by_head.iter().map(|rows| rows[at]);
+            if is_mean { mean(heads, group as f64) } else { largest(heads) }
+        };
+        (0..rows.len()).map(of_row).collect()
+    }
+
+    /// The logarithm of what a query's weights are relative to, and the bound of its error: that of a
+    /// sum over the candidates m + ln sum exp(s - m) is off by as much as a score, its difference and
+    /// exp (4u), the additions, ln (4u of it or 1e-7) and the last addition are.
+    fn sum(&self, query: usize, head: usize, scoring: Scoring) -> (f64, f64) {
+        if scoring.normalise == Normalise::All {
+            return (f64::from(self.lse[query * self.spec.score.heads + head]), 0.0);
+        }
+        let scores: Vec<(f64, f64)> =
+            self.candidates().map(|row| self.score(query, head, row)).collect();
+        let most = scores.iter().map(|score| score.0).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().map(|score| (score.0 - most).exp()).sum();
+        let of_weight = |(score, error): &(f64, f64)| error + ((most - score) + 4.0) * U;
+        let of_weights = scores.iter().map(of_weight).fold(0.0, f64::max);
+        let logarithm = sum.ln();
+        let rounded = (scores.len() as f64 * U) + (4.0 * U * logarithm).max(1e-7);
+        let sum = most + logarithm;
+        (sum, of_weights + rounded + sum.abs() * U)
     }
 
     /// Positions with the best scores, ascending; among equals the first.
@@ -162,6 +239,28 @@ impl Prompt {
     }
 }
 
+/// The exponential of a score relative to a logarithm: its exponent has the errors of both and a
+/// rounding, exp adds 2 ulp, 4u.
+fn weight((score, error): (f64, f64), (sum, sum_error): (f64, f64)) -> (f64, f64) {
+    let exponent = score - sum;
+    let weight = exponent.exp();
+    (weight, weight * (error + sum_error + (exponent.abs() + 4.0) * U))
+}
+
+/// A mean of numbers that are not negative: each addition and the division are off by u of the result
+/// at most, two additions join lanes.
+fn mean(numbers: impl ExactSizeIterator<Item = (f64, f64)>, count: f64) -> (f64, f64) {
+    let steps = numbers.len() as f64 + 3.0;
+    let (sum, error) =
+        numbers.fold((0.0, 0.0), |(sum, error), number| (sum + number.0, error + number.1));
+    (sum / count, (error + steps * U * sum) / count)
+}
+
+/// The largest of numbers: off by as much as the worst of them.
+fn largest(numbers: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    numbers.fold((0.0, 0.0), |most, number| (most.0.max(number.0), most.1.max(number.1)))
+}
+
 /// Observes and compacts one random prompt. `has_ties` puts few different scores, zeros of both signs
 /// among them, in the place of those observed.
 pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, side: Side) {
@@ -174,6 +273,7 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let [mut values, mut queries, mut lse] =
         [&prompt.values, &prompt.queries, &prompt.lse].map(|floats| guard(floats));
     let [mut scores, mut scratch] = [(); 2].map(|()| poison(cache.kv_heads * rows));
+    let mut floors = poison(prompt.spec.score.heads);
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
     let widths = [cache.key_width, cache.value_width];
@@ -206,32 +306,28 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
         value_head_stride: value_head,
         scores: scores.bytes().as_mut_ptr().cast(),
         scratch: scratch.bytes().as_mut_ptr().cast(),
+        floors: floors.bytes().as_mut_ptr().cast(),
         selected_positions: positions.bytes().as_mut_ptr().cast(),
         ..prompt.call
     };
     let context = StepContext { layer: &layer, prompt: &call, barrier: wait_for_team, ..context() };
     let words = [std::ptr::from_ref(&context) as u64];
 
-    let observe =
-        |assembly: &mut Assembly| emit_observe(assembly, "observe", &prompt.spec, prompt.pool);
+    let spec = ObserveSpec { attend: prompt.spec, source: prompt.source };
+    let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec);
     Kernel::new(observe).call_team(&words, threads);
     let candidates = prompt.candidates();
     let observed = floats(scores.bytes());
     for kv_head in 0..cache.kv_heads {
-        let means = prompt.means(kv_head);
+        let scores = prompt.scores(kv_head);
         let head = &observed[kv_head * rows..][..rows];
         for (row, got) in head.iter().enumerate() {
             if !candidates.contains(&row) {
                 assert_eq!(*got, POISON, "a score of no candidate");
                 continue;
             }
-            let (at, reach) = (row - candidates.start, prompt.pool / 2);
-            let near = &means[at.saturating_sub(reach)..(at + reach + 1).min(means.len())];
-            let count = near.len() as f64;
-            let exact = near.iter().map(|mean| mean.0).sum::<f64>() / count;
-            let error = near.iter().map(|mean| mean.1).sum::<f64>() / count;
-            let bound = error + (count + 1.0) * U * exact;
-            within(&(prompt.spec, kv_head, row), *got, exact, bound);
+            let (exact, bound) = scores[row - candidates.start];
+            within(&(prompt.spec, prompt.source, kv_head, row), *got, exact, bound);
         }
     }
 
@@ -266,7 +362,7 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let keys_expected = key_blocks(&keys_expected, prompt.kept, cache.key_width);
     assert!(to_keys.finish() == bytes(&keys_expected), "keys in the destination");
     assert!(to_values.finish() == bytes(&values_expected), "values in the destination");
-    for buffer in [keys, values, queries, lse, scores, scratch] {
+    for buffer in [keys, values, queries, lse, scores, scratch, floors] {
         buffer.finish();
     }
 }

@@ -7,13 +7,5 @@ use super::{KvError, KvOptions, Policy};
 pub(super) const POLICY: Policy = Policy { name: "full", options: &[], rows };
 
 fn rows(_: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
-    Ok(CacheRows {
-        policy: KvPolicy::Full,
-        elastic: true,
-        sinks: 0,
-        selected: 0,
-        recent: context,
-        observed: 0,
-        pool: 1,
-    })
+    Ok(CacheRows::ring(KvPolicy::Full, context))
 }

@@ -5,6 +5,8 @@
 //! that nothing implements is not accepted.
 
 mod full;
+mod random;
+mod snapkv;
 mod snapstream;
 mod stream;
 #[cfg(test)]
@@ -13,7 +15,8 @@ mod window;
 
 use std::fmt;
 
-use weir_ir::graph::CacheRows;
+use weir_ir::attribute::AttributeValue;
+use weir_ir::graph::{CacheRows, KvPolicy, Scoring};
 
 pub use window::rows as window_rows;
 
@@ -27,7 +30,8 @@ struct Policy {
 }
 
 /// All policies that a user can choose; a line each.
-const POLICIES: &[Policy] = &[full::POLICY, stream::POLICY, snapstream::POLICY];
+const POLICIES: &[Policy] =
+    &[full::POLICY, stream::POLICY, snapstream::POLICY, snapkv::POLICY, random::POLICY];
 
 /// What the user asked for; absent values get the document's start values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +47,14 @@ pub struct KvOptions {
     pub observed: Option<u32>,
     /// Pooling width.
     pub pool: Option<u32>,
+    /// How candidates are scored.
+    pub scoring: Scoring,
     /// Elastic (default) or static mode.
     pub elastic: bool,
+    /// Rows of a slot, generated ones included.
+    pub limit: Option<u32>,
+    /// Seed of lots.
+    pub seed: Option<u32>,
 }
 
 /// Why a policy cannot be had: the user's options.
@@ -102,7 +112,10 @@ impl KvOptions {
             recent: None,
             observed: None,
             pool: None,
+            scoring: Scoring::default(),
             elastic: true,
+            limit: None,
+            seed: None,
         };
         let mut seen: Vec<&str> = Vec::new();
         for part in parts {
@@ -126,11 +139,13 @@ impl KvOptions {
                 "recent" => options.recent = Some(number("recent", value, 1)?),
                 "window" => options.observed = Some(number("window", value, 1)?),
                 "pool" => options.pool = Some(odd(value)?),
-                "agg" if value == "mean" => {}
-                "agg" => {
-                    let value = value.to_owned();
-                    return Err(KvError::Value { option: "agg", wanted: "mean", value });
+                "pooling" => options.scoring.pooling = named("pooling", value, POOLINGS)?,
+                "agg" => options.scoring.aggregate = named("agg", value, AGGREGATES)?,
+                "normalise" => {
+                    options.scoring.normalise = named("normalise", value, NORMALISATIONS)?;
                 }
+                "limit" => options.limit = Some(number("limit", value, 1)?),
+                "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
             }
         }
@@ -171,7 +186,49 @@ impl KvOptions {
     fn sink_rows(&self, total: u32) -> u32 {
         self.sinks.unwrap_or((total / 8).min(32))
     }
+
+    /// R for C rows.
+    fn recent_rows(&self, total: u32) -> u32 {
+        let start = (total / 8).max(512).min(total / 4).max(1);
+        self.recent.unwrap_or(start.max(self.observed.unwrap_or(0)))
+    }
+
+    /// C rows divided into S, K and R.
+    fn divided(
+        &self,
+        policy: KvPolicy,
+        total: u32,
+        sinks: u32,
+        recent: u32,
+        context: u32,
+    ) -> Result<CacheRows, KvError> {
+        let selected = u64::from(total).checked_sub(u64::from(sinks) + u64::from(recent));
+        let Some(selected) = selected.and_then(|selected| u32::try_from(selected).ok()) else {
+            return Err(KvError::Numbers(format!(
+                "{sinks} sinks and {recent} recent rows do not fit into {total} rows (context \
+                 {context}): rows - sinks - recent must not be negative"
+            )));
+        };
+        Ok(CacheRows { sinks, selected, ..CacheRows::ring(policy, recent) })
+    }
+
+    /// The same with the queries that score.
+    fn observing(&self, rows: CacheRows) -> Result<CacheRows, KvError> {
+        let recent = rows.recent;
+        let observed = self.observed.unwrap_or(recent.min(32));
+        if observed > recent {
+            return Err(KvError::Numbers(format!(
+                "the observed window of {observed} queries must lie within the {recent} recent rows"
+            )));
+        }
+        let pool = self.pool.unwrap_or(5);
+        Ok(CacheRows { observed, pool, scoring: self.scoring, ..rows })
+    }
 }
+
+const AGGREGATES: &str = "mean, max or defensive";
+const NORMALISATIONS: &str = "all or candidates";
+const POOLINGS: &str = "average, max or reference";
 
 impl fmt::Display for KvOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,9 +239,22 @@ impl fmt::Display for KvOptions {
             ("recent", self.recent),
             ("window", self.observed),
             ("pool", self.pool),
+            ("limit", self.limit),
+            ("seed", self.seed),
         ];
         for (name, value) in numbers {
             if let Some(value) = value {
+                write!(f, ",{name}={value}")?;
+            }
+        }
+        let (scoring, start) = (self.scoring, Scoring::default());
+        let names = [
+            ("pooling", scoring.pooling.name(), start.pooling.name()),
+            ("agg", scoring.aggregate.name(), start.aggregate.name()),
+            ("normalise", scoring.normalise.name(), start.normalise.name()),
+        ];
+        for (name, value, start) in names {
+            if value != start {
                 write!(f, ",{name}={value}")?;
             }
         }
@@ -198,6 +268,14 @@ fn number(option: &'static str, value: &str, least: u32) -> Result<u32, KvError>
         Ok(number) if number >= least => Ok(number),
         _ => Err(KvError::Value { option, wanted, value: value.to_owned() }),
     }
+}
+
+fn named<T: AttributeValue>(
+    option: &'static str,
+    value: &str,
+    wanted: &'static str,
+) -> Result<T, KvError> {
+    T::parse(value).ok_or_else(|| KvError::Value { option, wanted, value: value.to_owned() })
 }
 
 fn odd(value: &str) -> Result<u32, KvError> {

@@ -28,13 +28,5 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
              {context}) with at least one recent row"
         )));
     }
-    Ok(CacheRows {
-        policy: KvPolicy::Stream,
-        elastic: true,
-        sinks,
-        selected: 0,
-        recent,
-        observed: 0,
-        pool: 1,
-    })
+    Ok(CacheRows { sinks, ..CacheRows::ring(KvPolicy::Stream, recent) })
 }

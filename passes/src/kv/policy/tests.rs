@@ -1,5 +1,7 @@
 //! The text of a policy, start values and the errors that name the numbers.
 
+use weir_ir::graph::{Aggregate, Normalise, Pooling};
+
 use super::*;
 
 fn rows(text: &str, context: u32) -> Result<(u32, u32, u32, u32), String> {
@@ -18,6 +20,8 @@ fn start_values() {
     assert_eq!(rows("snapstream", 1024), Ok((32, 736, 256, 32)));
     assert_eq!(rows("snapstream", 320), Ok((32, 208, 80, 32)));
     assert_eq!(rows("stream", 4096), Ok((32, 0, 992, 0)));
+    assert_eq!(rows("snapkv", 4096), Ok((0, 992, 32, 32)));
+    assert_eq!(rows("random", 4096), Ok((32, 736, 256, 0)));
     assert_eq!(rows("full", 4096), Ok((0, 0, 4096, 0)));
 }
 
@@ -28,12 +32,35 @@ fn given_values() {
     assert_eq!(rows("snapstream,rows=9999", 64), rows("snapstream,rows=64", 64));
     assert_eq!(rows("stream,sinks=4,recent=60", 4096), Ok((4, 0, 60, 0)));
     assert_eq!(rows("stream,rows=64,sinks=4", 4096), Ok((4, 0, 60, 0)));
+    assert_eq!(rows("snapkv,rows=64,recent=16,window=8", 4096), Ok((0, 48, 16, 8)));
+    assert_eq!(rows("random,rows=64,sinks=4,recent=16,seed=3", 4096), Ok((4, 44, 16, 0)));
+}
+
+#[test]
+fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
+    let growth = |text: &str| {
+        let rows = KvOptions::parse(text).unwrap().rows(4096).unwrap();
+        rows.check().unwrap();
+        (rows.prompt_rows(), rows.rows())
+    };
+    assert_eq!(growth("snapkv,rows=64"), (64, 4096));
+    assert_eq!(growth("snapkv,rows=64,limit=100"), (64, 100));
+    assert_eq!(growth("snapstream,rows=64"), (64, 64));
+}
+
+#[test]
+fn scores_are_made_as_asked() {
+    let text = "snapstream,pooling=max,agg=defensive,normalise=candidates";
+    let rows = KvOptions::parse(text).unwrap().rows(4096).unwrap();
+    let Scoring { aggregate, normalise, pooling } = rows.scoring;
+    assert_eq!(aggregate, Aggregate::Defensive);
+    assert_eq!((normalise, pooling), (Normalise::Candidates, Pooling::Max));
 }
 
 #[test]
 fn every_context_has_start_values() {
     for context in 1..3000 {
-        for text in ["full", "stream", "snapstream"] {
+        for text in ["full", "stream", "snapstream", "snapkv", "random"] {
             let (_, _, recent, observed) = rows(text, context).expect(text);
             assert!(recent >= 1 && observed <= recent);
         }
@@ -43,14 +70,24 @@ fn every_context_has_start_values() {
 #[test]
 fn errors_name_the_place() {
     for (text, wanted) in [
-        ("", "unknown policy \"\"; there are full, stream, snapstream"),
-        ("snapkv", "unknown policy \"snapkv\"; there are full, stream, snapstream"),
+        ("", "unknown policy \"\"; there are full, stream, snapstream, snapkv, random"),
+        ("h2o", "unknown policy \"h2o\"; there are full, stream, snapstream, snapkv, random"),
         ("full,rows=3", "policy full has no option \"rows\"; it has none"),
         ("stream,pool=3", "policy stream has no option \"pool\"; it has rows, sinks, recent"),
         ("stream,rows=3,rows=4", "option \"rows\" is given twice"),
         ("stream,rows=x", "option \"rows\" takes a number of at least 1, not \"x\""),
         ("snapstream,pool=4", "option \"pool\" takes an odd number, not \"4\""),
-        ("snapstream,agg=max", "option \"agg\" takes mean, not \"max\""),
+        ("snapstream,agg=most", "option \"agg\" takes mean, max or defensive, not \"most\""),
+        ("snapstream,normalise=", "option \"normalise\" takes all or candidates, not \"\""),
+        ("snapkv,pooling=5", "option \"pooling\" takes average, max or reference, not \"5\""),
+        (
+            "snapkv,rows=64,limit=63",
+            "a slot's limit of 63 rows is less than the 64 that are kept of a prompt",
+        ),
+        (
+            "random,window=8",
+            "policy random has no option \"window\"; it has rows, sinks, recent, mode, seed",
+        ),
         ("snapstream,mode=fast", "option \"mode\" takes elastic or static, not \"fast\""),
         (
             "snapstream,rows=64,sinks=40,recent=40",
@@ -68,7 +105,14 @@ fn errors_name_the_place() {
 
 #[test]
 fn text_round_trips() {
-    for text in ["full", "stream,rows=8,sinks=2", "snapstream,rows=64,window=8,mode=static"] {
+    for text in [
+        "full",
+        "stream,rows=8,sinks=2",
+        "snapstream,rows=64,window=8,mode=static",
+        "snapstream,rows=64,pooling=reference,agg=max,normalise=candidates",
+        "snapkv,rows=64,limit=128",
+        "random,rows=64,seed=9",
+    ] {
         let options = KvOptions::parse(text).expect(text);
         assert_eq!(options.to_string(), text);
         assert_eq!(KvOptions::parse(&options.to_string()), Ok(options));

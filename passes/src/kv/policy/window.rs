@@ -8,13 +8,5 @@ use weir_ir::graph::{CacheRows, KvPolicy};
 
 /// Rows for a window, with at most `max_rows` rows in a step.
 pub fn rows(window: u32, max_rows: u32, context: u32) -> CacheRows {
-    CacheRows {
-        policy: KvPolicy::Window,
-        elastic: true,
-        sinks: 0,
-        selected: 0,
-        recent: window.saturating_add(max_rows).min(context),
-        observed: 0,
-        pool: 1,
-    }
+    CacheRows::ring(KvPolicy::Window, window.saturating_add(max_rows).min(context))
 }

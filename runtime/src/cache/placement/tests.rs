@@ -17,7 +17,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
         window: 0,
         observed: 1,
         pool: 1,
-        reserved: 0,
+        growth: 0,
     }
 }
 
@@ -55,7 +55,7 @@ fn check(layout: &CacheLayout, prompt: u32) {
     let placement = Placement::new(layout, prompt);
     let mut simulation = Simulation { rows: vec![None; rows as usize] };
     let kept_at_end: BTreeSet<u32>;
-    if prompt <= rows {
+    if prompt <= layout.prompt_rows() {
         // Written row by row; every row reads all before it.
         for p in 0..prompt {
             let row = placement.row(p) as usize;
@@ -117,8 +117,12 @@ fn rows_agree_with_a_sequential_simulation() {
         for sinks in 0..=4 {
             for recent in 1..=8 {
                 for selected in [0, 1, 3] {
-                    for prompt in 1..60 {
-                        check(&layout(elastic, sinks, selected, recent), prompt);
+                    let without = layout(elastic, sinks, selected, recent);
+                    for growth in [0, 1, 5] {
+                        let rows = without.rows + growth;
+                        for prompt in 1..60 {
+                            check(&CacheLayout { rows, growth, ..without }, prompt);
+                        }
                     }
                 }
             }

@@ -24,7 +24,7 @@ fn cache(rows: u32) -> SlotCache {
         window: 0,
         observed: 0,
         pool: 0,
-        reserved: 0,
+        growth: 0,
     };
     SlotCache::new(&[LayerShape { kind, layout }], 4).unwrap()
 }
