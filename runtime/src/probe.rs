@@ -19,9 +19,11 @@ const RUNS: usize = 40;
 /// Turns of a run of arithmetic: about a millisecond.
 const TURNS: u64 = 400_000;
 
-/// Bytes that a run reads, a few milliseconds' worth: a small working set in several passes, a large
-/// one a part at a time, so that a part is in no cache when its turn comes again.
-const READ_BYTES: u64 = 32 << 20;
+/// Bytes that a run reads: hundreds of millions, as a decode step of a model of a billion weights
+/// does, so that it is a rate that memory keeps up as long as a step needs it. Shorter runs find the
+/// moments in which neighbours on the same memory pause. A smaller working set is read in several
+/// passes.
+const READ_BYTES: u64 = 256 << 20;
 
 /// Bytes of a working set that no cache holds.
 pub const BEYOND_CACHES: usize = 256 << 20;
@@ -82,13 +84,11 @@ impl<'a> Prober<'a> {
             return Err(RuntimeError::Options("a working set under a page a thread".into()));
         }
         let passes = (READ_BYTES / bytes).max(1);
-        let part = (bytes.min(READ_BYTES) / whole * whole) as usize;
-        let parts = memory[..bytes as usize].chunks_exact(part).cycle();
         let mut seconds = Vec::with_capacity(RUNS);
-        for part in parts.take(RUNS) {
-            seconds.push(self.run(Probe::Read, part, [part.len() as u64, passes])?);
+        for _ in 0..RUNS {
+            seconds.push(self.run(Probe::Read, &memory[..bytes as usize], [bytes, passes])?);
         }
-        Ok(rate(seconds, (part as u64 * passes) as f64))
+        Ok(rate(seconds, (bytes * passes) as f64))
     }
 
     /// Operations per second of a probe of arithmetic, by all threads together.
