@@ -1,0 +1,179 @@
+"""Trains a small Llama from scratch to recall facts over 8,192 tokens.
+
+    train.py TEXTS OUT [--until STAGE]
+
+TEXTS holds the three texts that data.py names; OUT receives tokenizer.json, train.log and checkpoint.pt.
+Started again with the same OUT it goes on where the checkpoint was written.
+
+Rows are short at first and then longer and longer; from the second stage on, half the rows have positions
+that jump ahead, so that short rows show distances of up to 8,192. A stage ends when the recent answers are
+good enough or after its last step.
+"""
+import argparse
+import os
+import time
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+import data
+import model as net
+
+SEED, BETAS, DECAY, WARMUP, TEXT_WEIGHT, TEXT_KEPT, FIRST_WEIGHT = 20, (0.9, 0.98), 0.05, 100, 0.1, 0.25, 3.0
+REPORT = 50         # steps between lines of the log
+SAVE_SECONDS = 60
+
+# length, rows a step, learning rate, share of random repeats, share of rows that are half facts and half
+# questions, most steps, accuracy that ends the stage
+STAGES = [
+    (256, 16, 2.5e-3, 0.10, 0.8, 1500, 0.85),
+    (512, 8, 2.5e-3, 0.05, 0.6, 1500, 0.90),
+    (1024, 4, 2e-3, 0.02, 0.5, 1000, 0.93),
+    (2048, 2, 1.5e-3, 0.0, 0.4, 600, 0.95),
+    (4096, 1, 1e-3, 0.0, 0.4, 400, 0.96),
+    (8192, 1, 8e-4, 0.0, 0.4, 400, 1.01),
+]
+
+
+def batch(rows, stage, step):
+    """The rows of a step: they depend only on the seed and the step."""
+    length, count, _, repeats, dense, _, _ = STAGES[stage]
+    rng = rows.rng
+    rng.seed(f"{SEED} {stage} {step}")
+    made = []
+    for _ in range(count):
+        limit = net.CONTEXT if stage > 0 and rng.random() < 0.5 else 0
+        if rng.random() < repeats:
+            made.append(rows.repeats(length, limit))
+        else:
+            plan = {}
+            if rng.random() < dense:
+                plan = dict(density=1.0, questions=0, tail=length // 2)
+                if rng.random() < 0.7:
+                    plan.update(families=["multikey"], short=True)
+            made.append(rows.row(length, limit, **plan))
+    ids, kinds, positions = (torch.stack([torch.from_numpy(m[i]) for m in made]) for i in range(3))
+    spans = [m[3] for m in made]
+    weights = torch.where(kinds[:, 1:] == data.ANSWER, 1.0, 0.0)
+    for row, places in enumerate(spans):
+        for _, first, end in places:        # to find the answer is harder than to go on with it
+            weights[row, first - 1:min(first + 1, end - 1)] = FIRST_WEIGHT
+    return ids, weights, positions, spans
+
+
+def loss_and_hits(model, ids, weights, positions, spans, generator):
+    """Weighted loss of answers and of a sample of the text; per family, how many answers were right throughout."""
+    hidden = model.hidden(ids[:, :-1], positions)
+    answers = weights > 0
+    kept = answers | (torch.rand(answers.shape, generator=generator) < TEXT_KEPT)
+    logits = model.logits(hidden[kept]).float()
+    target = ids[:, 1:][kept]
+    weight = weights[kept].clamp(min=TEXT_WEIGHT)
+    loss = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum()
+    right = torch.ones_like(answers)
+    right[kept] = logits.argmax(-1) == target
+    hits = {}
+    for row, places in enumerate(spans):
+        for family, first, end in places:
+            good, asked = hits.get(family, (0, 0))
+            hits[family] = (good + int(right[row, first - 1:end - 1].all()), asked + 1)
+    return loss, hits
+
+
+def optimizers(model):
+    """Muon for the matrices inside the blocks, AdamW for the rest."""
+    inner = [p for p in model.blocks.parameters() if p.dim() == 2]
+    rest = [p for p in model.parameters() if not any(p is q for q in inner)]
+    return [torch.optim.Muon(inner, lr=1e-3, weight_decay=DECAY, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=1e-3, weight_decay=0.0, betas=BETAS)]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("texts")
+    parser.add_argument("out")
+    parser.add_argument("--until", type=int, default=len(STAGES), help="stop before this stage")
+    args = parser.parse_args()
+    os.makedirs(args.out, exist_ok=True)
+    torch.manual_seed(SEED)
+    torch.set_num_threads(int(os.environ.get("THREADS", os.cpu_count())))
+    torch.set_flush_denormal(True)
+
+    texts = data.read_texts(args.texts)
+    tokenizer_file = os.path.join(args.out, "tokenizer.json")
+    if not os.path.exists(tokenizer_file):
+        data.train_tokenizer(texts, net.VOCABULARY, SEED).save(tokenizer_file)
+    rows = data.Rows(Tokenizer.from_file(tokenizer_file), texts, SEED)
+    model = net.Recall()
+    optims = optimizers(model)
+    state = {"stage": 0, "step": 0, "total": 0, "tokens": 0, "seconds": 0.0}
+    checkpoint = os.path.join(args.out, "checkpoint.pt")
+    if os.path.exists(checkpoint):
+        saved = torch.load(checkpoint, weights_only=False)
+        model.load_state_dict(saved["model"])
+        for optim, s in zip(optims, saved["optimizers"]):
+            optim.load_state_dict(s)
+        state = saved["state"]
+    log = open(os.path.join(args.out, "train.log"), "a", encoding="utf-8")
+
+    def say(line):
+        print(line, flush=True)
+        print(line, file=log, flush=True)
+
+    def save():
+        torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optims], "state": state},
+                   checkpoint + ".new")
+        os.replace(checkpoint + ".new", checkpoint)
+
+    if not state["total"]:
+        say(f"# {sum(p.numel() for p in model.parameters())} parameters, seed {SEED}")
+        say("# stage length step tokens processor_seconds loss | right answers by family, over all answers since the last line")
+    losses, hits, saved_at, began = [], {}, time.monotonic(), time.process_time()
+    while state["stage"] < args.until:
+        length, count, peak, _, _, most, enough = STAGES[state["stage"]]
+        step = state["step"]
+        lr = peak * min(1, (state["total"] + 1) / WARMUP)
+        if state["stage"] == len(STAGES) - 1:
+            lr *= 1 - step / most
+        for optim in optims:
+            for group in optim.param_groups:
+                group["lr"] = lr
+        ids, weights, positions, spans = batch(rows, state["stage"], step)
+        generator = torch.Generator().manual_seed(state["total"])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss, found = loss_and_hits(model, ids, weights, positions, spans, generator)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optim in optims:
+            optim.step()
+            optim.zero_grad()
+        losses.append(loss.item())
+        for family, (good, asked) in found.items():
+            g, a = hits.get(family, (0, 0))
+            hits[family] = (g + good, a + asked)
+        state["step"] += 1
+        state["total"] += 1
+        state["tokens"] += length * count
+        if state["step"] % REPORT == 0 or state["step"] == most:
+            state["seconds"] += time.process_time() - began
+            began = time.process_time()
+            shares = {f: hits[f][0] / hits[f][1] for f in data.FAMILIES if f in hits}
+            asked = [f for f in shares if f != "repeat"]
+            accuracy = sum(hits[f][0] for f in asked) / max(1, sum(hits[f][1] for f in asked))
+            say(f"{state['stage']} {length} {state['step']} {state['tokens']} {state['seconds']:.0f} "
+                f"{sum(losses) / len(losses):.3f} | all {accuracy:.3f} "
+                + " ".join(f"{f} {s:.3f}" for f, s in shares.items()))
+            losses, hits = [], {}
+            if accuracy >= enough or state["step"] >= most:
+                state["stage"] += 1
+                state["step"] = 0
+                save()
+        if time.monotonic() - saved_at > SAVE_SECONDS:
+            save()
+            saved_at = time.monotonic()
+    save()
+
+
+if __name__ == "__main__":
+    main()
