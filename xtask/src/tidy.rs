@@ -16,6 +16,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("codegen", &["weir-abi", "weir-ir"]),
     ("runtime/abi", &[]),
     ("runtime/tokenizer", &[]),
+    ("runtime/eval", &[]),
     ("runtime", &["weir-abi", "weir-tokenizer"]),
     ("tests/processor", &[]),
 ];

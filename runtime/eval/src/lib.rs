@@ -1,0 +1,87 @@
+//! Evaluation tasks without an engine: documents and their questions, scores, statistics, reports.
+//!
+//! [`open`] reads what a [`Spec`] names and gives [`Case`]s: a document and all questions about it,
+//! so that one dense prefill of the document can serve every cache policy and every question. The
+//! caller generates an answer to each [`Question`], [`Judge::score`] says how good it is, [`Tally`]
+//! collects the scores, one per policy and question, and [`Summary`] prints them as a table, as JSON
+//! and as a chart. `docs/evaluation.md` describes tasks, formats, metrics and statistics.
+//!
+//! Nothing here knows a model, a tokenizer or a cache: lengths come from a function of the caller's,
+//! policies are names with numbers. Cases depend on the file, the options and that function only.
+
+mod aime;
+mod cases;
+mod error;
+mod gsm8k;
+mod judge;
+mod needle;
+mod random;
+mod records;
+mod report;
+mod ruler;
+mod spec;
+mod statistics;
+mod tally;
+mod text;
+mod words;
+
+pub use cases::{Cases, Setting, open};
+pub use error::Error;
+pub use judge::Judge;
+pub use spec::Spec;
+pub use statistics::Estimate;
+pub use tally::{Cell, Policy, Summary, Tally};
+
+/// A document with its questions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// What is counted together: a family, a subset or a benchmark.
+    pub task: String,
+    /// What stands in front of every question.
+    pub document: String,
+    /// At least one.
+    pub questions: Vec<Question>,
+}
+
+/// A question about a document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// Unique within its task's file.
+    pub id: String,
+    /// Follows the document without a gap: what separates them is part of it.
+    pub text: String,
+    /// How the answer is scored.
+    pub judge: Judge,
+    /// Tokens of the answer at most.
+    pub max_tokens: usize,
+    /// The answer ends in front of any of these.
+    pub stop: Vec<String>,
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Any text, in which needles are hidden.
+    Needle,
+    /// RULER's prompts.
+    Ruler,
+    /// GSM8K.
+    Gsm8k,
+    /// AIME.
+    Aime,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 4] = [Format::Needle, Format::Ruler, Format::Gsm8k, Format::Aime];
+
+    /// As it is written in a [`Spec`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Needle => "needle",
+            Format::Ruler => "ruler",
+            Format::Gsm8k => "gsm8k",
+            Format::Aime => "aime",
+        }
+    }
+}

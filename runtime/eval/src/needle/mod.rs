@@ -1,0 +1,236 @@
+//! Synthetic tasks: facts hidden at random places of any text, and questions about them.
+//!
+//! Families and wordings are those of RULER (Hsieh et al., *RULER: what's the real context size of
+//! your long-context language models?*, 2024) and ∞Bench's dictionary (Zhang et al., 2024) or, with
+//! `wording=recall`, of the texts that the repository's recall model is trained on
+//! (`tools/recall/data.py`). A document and its questions depend on the text, the options, the seed
+//! and the measure of length, on nothing else.
+
+mod family;
+mod things;
+mod wording;
+
+pub(crate) use family::Family;
+use family::Plan;
+use things::{Kind, Things};
+use wording::{Style, Wording};
+
+use crate::random::Random;
+use crate::spec::Options;
+use crate::{Case, Error, Setting, Spec, text};
+
+/// Facts in a document at most.
+const MOST: usize = 100_000;
+
+/// A statement or a question in words of the user's.
+struct Own {
+    statement: Option<String>,
+    question: Option<String>,
+    noun: Option<String>,
+}
+
+/// How answers are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Match {
+    /// The first line is the answer and nothing else.
+    Line,
+    /// Everything asked for occurs.
+    Contains,
+}
+
+/// All that the documents of a task have in common.
+pub(crate) struct Needles {
+    families: Vec<Family>,
+    documents: usize,
+    length: usize,
+    questions: usize,
+    needles: Option<usize>,
+    hops: usize,
+    seed: u64,
+    max_tokens: Option<usize>,
+    comparison: Match,
+    wording: Wording,
+    sentences: Vec<String>,
+    things: Things,
+}
+
+impl Needles {
+    pub(crate) fn open(spec: &Spec, options: &Options<'_>) -> Result<Needles, Error> {
+        let style = options.choice(
+            "wording",
+            Style::Ruler,
+            &[("ruler", Style::Ruler), ("recall", Style::Recall)],
+        )?;
+        let own = Own {
+            statement: template(options, "statement", &["{k}", "{v}"])?,
+            question: template(options, "question", &["{k}"])?,
+            noun: options.text("noun").map(str::to_owned),
+        };
+        let comparison = options.choice(
+            "match",
+            if style == Style::Ruler { Match::Contains } else { Match::Line },
+            &[("line", Match::Line), ("contains", Match::Contains)],
+        )?;
+        let kind = |name, default| options.choice(name, default, Kind::NAMES);
+        let (key, value) = (kind("key", Kind::Word)?, kind("value", Kind::Number)?);
+        let optional = |name| match options.text(name) {
+            Some(_) => options.number(name, 0, 1..=MOST).map(Some),
+            None => Ok(None),
+        };
+        let content = text::read(&spec.path)?;
+        let sentences = text::sentences(&content);
+        let words = text::words(&content);
+        if sentences.is_empty() || words.len() < 16 {
+            let reason = format!(
+                "{} sentences and {} words of four to nine letters; a text to hide needles in \
+                 needs a sentence and 16 such words",
+                sentences.len(),
+                words.len()
+            );
+            return Err(Error::Nothing { path: spec.path.clone(), reason });
+        }
+        Ok(Needles {
+            families: options.choices("families", Family::NAMES)?,
+            documents: options.number("documents", 10, 1..=MOST)?,
+            length: options.number("length", 4096, 64..=1 << 24)?,
+            questions: options.number("questions", 4, 1..=1000)?,
+            needles: optional("needles")?,
+            hops: options.number("hops", if style == Style::Ruler { 4 } else { 2 }, 1..=25)?,
+            seed: options.number("seed", 1, 0..=usize::MAX)? as u64,
+            max_tokens: optional("max_tokens")?,
+            comparison,
+            wording: Wording::new(style, own, value.noun()),
+            sentences,
+            things: Things::new(words, key, value),
+        })
+    }
+
+    /// Documents of all families together.
+    pub(crate) fn documents(&self) -> usize {
+        self.families.len() * self.documents
+    }
+
+    /// Questions of all documents together.
+    pub(crate) fn questions(&self) -> usize {
+        let each = self.families.iter().map(|family| family.questions(self.questions));
+        each.sum::<usize>() * self.documents
+    }
+
+    /// The families follow each other document by document, so that a run that is broken off has
+    /// seen all of them.
+    pub(crate) fn case(&self, index: usize, setting: &Setting<'_>) -> Result<Case, Error> {
+        let family = self.families[index % self.families.len()];
+        let number = index / self.families.len();
+        // A family's documents do not change when other families are asked for.
+        let stream = (family as u64) << 32 | number as u64;
+        let mut random = Random::new(self.seed, stream);
+        let plan = family.plan(&mut Plan {
+            random: &mut random,
+            things: &mut self.things.fresh(),
+            wording: &self.wording,
+            sentences: &self.sentences,
+            questions: self.questions,
+            needles: self.needles,
+            hops: self.hops,
+            comparison: self.comparison,
+        });
+        let mut questions = plan.questions;
+        for (place, question) in questions.iter_mut().enumerate() {
+            question.id = format!("{}-{number}-{place}", family.name());
+            question.max_tokens = self.max_tokens.unwrap_or(question.max_tokens);
+        }
+        let room = self.room(&questions, setting)?;
+        let document =
+            self.write(&plan.intro, &plan.statements, room, &mut random, setting.measure);
+        Ok(Case { task: family.name().to_owned(), document, questions })
+    }
+
+    /// Tokens that the document may have: what was asked for, or what the context leaves.
+    fn room(&self, questions: &[crate::Question], setting: &Setting<'_>) -> Result<usize, Error> {
+        let Some(context) = setting.context else { return Ok(self.length) };
+        let rest = setting.room(questions)?;
+        Ok(self.length.min(rest.min(context)))
+    }
+
+    /// Filler with the statements at random places in their order, as long as fits.
+    fn write(
+        &self,
+        intro: &str,
+        statements: &[String],
+        room: usize,
+        random: &mut Random,
+        measure: &dyn Fn(&str) -> usize,
+    ) -> String {
+        let start = random.below(self.sentences.len());
+        let fixed: usize = measure(intro)
+            + statements.iter().map(|statement| measure(statement) + 1).sum::<usize>();
+        let mut filler: Vec<&str> = Vec::new();
+        let mut length = fixed;
+        for sentence in self.sentences.iter().cycle().skip(start) {
+            length += measure(sentence) + 1;
+            if length > room {
+                break;
+            }
+            filler.push(sentence);
+        }
+        let mut places: Vec<f64> =
+            statements.iter().map(|_| random.below(1 << 30) as f64 / f64::from(1 << 30)).collect();
+        places.sort_by(f64::total_cmp);
+        // Pieces were measured apart; the whole may have a few tokens more.
+        loop {
+            let document = self.join(intro, statements, &places, &filler);
+            let excess = measure(&document).saturating_sub(room);
+            if excess == 0 || filler.is_empty() {
+                return document;
+            }
+            let mut less = 0;
+            while less < excess {
+                match filler.pop() {
+                    Some(sentence) => less += measure(sentence),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn join(&self, intro: &str, statements: &[String], places: &[f64], filler: &[&str]) -> String {
+        let mut document = intro.to_owned();
+        let mut pending = statements.iter().zip(places).peekable();
+        for index in 0..=filler.len() {
+            while let Some((statement, _)) = pending
+                .next_if(|(_, place)| (**place * (filler.len() + 1) as f64) as usize <= index)
+            {
+                append(&mut document, statement);
+            }
+            if let Some(sentence) = filler.get(index) {
+                append(&mut document, sentence);
+            }
+        }
+        // The recall model's questions stand behind a blank line.
+        if self.wording.style == Style::Recall {
+            document.push('\n');
+        }
+        document
+    }
+}
+
+/// Separates by a space where there is no line break.
+fn append(document: &mut String, piece: &str) {
+    if !document.is_empty() && !document.ends_with('\n') && !piece.starts_with('\n') {
+        document.push(' ');
+    }
+    document.push_str(piece);
+}
+
+/// An option that is a wording, with the places that it must have.
+fn template(
+    options: &Options<'_>,
+    name: &'static str,
+    places: &[&str],
+) -> Result<Option<String>, Error> {
+    let Some(text) = options.text(name) else { return Ok(None) };
+    match places.iter().find(|place| !text.contains(**place)) {
+        Some(place) => Err(options.wrong(format!("{name} has no {place}"))),
+        None => Ok(Some(text.to_owned())),
+    }
+}
