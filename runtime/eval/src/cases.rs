@@ -10,7 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::needle::Needles;
 use crate::records::{Record, Records};
 use crate::spec::Options;
-use crate::{Case, Error, Format, Question, Spec, aime, gsm8k, ruler, text};
+use crate::{Case, Error, Format, Question, Spec, text};
+use crate::{aime, gsm8k, infinitebench, longbench, longbench2, ruler};
 
 /// What cases depend on beside their file and options.
 #[derive(Clone, Copy)]
@@ -77,6 +78,9 @@ pub fn open<'s>(spec: &Spec, setting: Setting<'s>) -> Result<Cases<'s>, Error> {
     let records = Records::open(&spec.path)?;
     let (first, loader): (usize, Loader) = match spec.format {
         Format::Needle => (0, Box::new(|record| Err(record.wrong("record", "a text has none")))),
+        Format::LongBench => (0, Box::new(longbench::item)),
+        Format::LongBench2 => longbench2::loader(&options)?,
+        Format::InfiniteBench => infinitebench::loader(spec, &options)?,
         Format::Ruler => ruler::loader(spec, &options)?,
         Format::Gsm8k => gsm8k::loader(&records, &options)?,
         Format::Aime => (0, Box::new(aime::item)),

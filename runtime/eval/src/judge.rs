@@ -33,8 +33,6 @@ pub enum Judge {
         truths: Vec<String>,
         /// All class names.
         classes: Vec<String>,
-        /// Whether only the first line that is not empty counts.
-        first_line: bool,
     },
     /// LongBench: share of the numbers in the answer that are this one.
     Number(String),
@@ -105,10 +103,7 @@ impl Judge {
             Judge::CharacterRougeL(truths) => {
                 best(truths, |truth| rouge_l(&spread(answer), &spread(truth)))
             }
-            Judge::Class { truths, classes, first_line } => {
-                let answer = if *first_line { first_line_of(answer) } else { answer };
-                best(truths, |truth| class(answer, truth, classes))
-            }
+            Judge::Class { truths, classes } => best(truths, |truth| class(answer, truth, classes)),
             Judge::Number(truth) => {
                 let numbers: Vec<&str> = integers(answer).collect();
                 let right = numbers.iter().filter(|number| *number == truth).count();

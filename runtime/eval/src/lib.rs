@@ -13,7 +13,10 @@ mod aime;
 mod cases;
 mod error;
 mod gsm8k;
+mod infinitebench;
 mod judge;
+mod longbench;
+mod longbench2;
 mod needle;
 mod random;
 mod records;
@@ -63,8 +66,14 @@ pub struct Question {
 pub enum Format {
     /// Any text, in which needles are hidden.
     Needle,
+    /// LongBench, version 1.
+    LongBench,
+    /// LongBench, version 2.
+    LongBench2,
     /// RULER's prompts.
     Ruler,
+    /// ∞Bench.
+    InfiniteBench,
     /// GSM8K.
     Gsm8k,
     /// AIME.
@@ -73,13 +82,24 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 4] = [Format::Needle, Format::Ruler, Format::Gsm8k, Format::Aime];
+    pub const ALL: [Format; 7] = [
+        Format::Needle,
+        Format::LongBench,
+        Format::LongBench2,
+        Format::Ruler,
+        Format::InfiniteBench,
+        Format::Gsm8k,
+        Format::Aime,
+    ];
 
     /// As it is written in a [`Spec`].
     pub fn name(self) -> &'static str {
         match self {
             Format::Needle => "needle",
+            Format::LongBench => "longbench",
+            Format::LongBench2 => "longbench2",
             Format::Ruler => "ruler",
+            Format::InfiniteBench => "infinitebench",
             Format::Gsm8k => "gsm8k",
             Format::Aime => "aime",
         }

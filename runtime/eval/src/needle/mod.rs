@@ -162,12 +162,13 @@ impl Needles {
         measure: &dyn Fn(&str) -> usize,
     ) -> String {
         let start = random.below(self.sentences.len());
-        let fixed: usize = measure(intro)
-            + statements.iter().map(|statement| measure(statement) + 1).sum::<usize>();
+        // Tokens hold the space in front of a word, so pieces are measured with theirs.
+        let spaced = |piece: &str| measure(&format!(" {piece}")).max(1);
+        let fixed = measure(intro) + statements.iter().map(|text| spaced(text)).sum::<usize>();
         let mut filler: Vec<&str> = Vec::new();
         let mut length = fixed;
         for sentence in self.sentences.iter().cycle().skip(start) {
-            length += measure(sentence) + 1;
+            length += spaced(sentence);
             if length > room {
                 break;
             }
@@ -186,7 +187,7 @@ impl Needles {
             let mut less = 0;
             while less < excess {
                 match filler.pop() {
-                    Some(sentence) => less += measure(sentence),
+                    Some(sentence) => less += spaced(sentence),
                     None => break,
                 }
             }
