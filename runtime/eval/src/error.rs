@@ -77,6 +77,9 @@ pub enum Error {
     /// A task runs programs that a model wrote, and nobody allowed it.
     #[error("this task runs the programs that the model writes; it does so only if asked to")]
     ProgramsNotAllowed,
+    /// A chart could not be drawn: our fault.
+    #[error("the chart: {0}")]
+    Chart(String),
     /// Programs cannot be run here.
     #[error("programs cannot be run here: {0}")]
     Sandbox(String),

@@ -1,4 +1,5 @@
 //! What a run found out, for people and for programs.
 
+mod chart;
 mod json;
 mod table;
