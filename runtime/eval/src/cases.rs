@@ -10,8 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::needle::Needles;
 use crate::records::{Record, Records};
 use crate::spec::Options;
-use crate::{Case, Error, Format, Question, Spec, text};
-use crate::{aime, gsm8k, infinitebench, longbench, longbench2, ruler};
+use crate::{Case, Error, Format, Question, Sandbox, Spec, text};
+use crate::{aime, gsm8k, infinitebench, livecodebench, longbench, longbench2, ruler};
 
 /// What cases depend on beside their file and options.
 #[derive(Clone, Copy)]
@@ -21,6 +21,8 @@ pub struct Setting<'s> {
     /// Tokens that document, question and answer may have together. Documents that are longer lose
     /// their middle.
     pub context: Option<usize>,
+    /// The permission to run programs that a model wrote, if the user gave it.
+    pub sandbox: Option<&'s Sandbox>,
 }
 
 impl Setting<'_> {
@@ -84,6 +86,7 @@ pub fn open<'s>(spec: &Spec, setting: Setting<'s>) -> Result<Cases<'s>, Error> {
         Format::Ruler => ruler::loader(spec, &options)?,
         Format::Gsm8k => gsm8k::loader(&records, &options)?,
         Format::Aime => (0, Box::new(aime::item)),
+        Format::LiveCodeBench => livecodebench::loader(setting.sandbox)?,
     };
     let limit = options.number("limit", usize::MAX, 1..=usize::MAX)?;
     let max_tokens = match options.text("max_tokens") {

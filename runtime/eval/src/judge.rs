@@ -3,7 +3,10 @@
 //! Each rule is the published definition of the benchmark that it comes from, in our own words.
 //! Where a published program does something that its paper does not say, the rule here says so.
 
+use std::sync::Arc;
+
 use crate::words::{bag_f1, character_f1, indel_ratio, normal_words, normal_zh, rouge_l};
+use crate::{Error, Program};
 
 /// A rule for scoring an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,12 +75,20 @@ pub enum Judge {
         /// The right option's text.
         text: String,
     },
+    /// LiveCodeBench: 1 if the program in the answer passes all tests.
+    Program(Arc<Program>),
 }
 
 impl Judge {
     /// Scores an answer: 0 is wrong, 1 is right.
-    pub fn score(&self, answer: &str) -> f64 {
-        match self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sandbox`] where programs are run and cannot be any longer, as when the disk is full.
+    pub fn score(&self, answer: &str) -> Result<f64, Error> {
+        Ok(match self {
+            Judge::Program(program) => yes(program.passes(answer)?),
+            Judge::FirstLine(inner) => inner.score(first_line_of(answer))?,
             Judge::Line(truths) => {
                 let line = answer.trim_start().lines().next().unwrap_or_default();
                 yes(truths.iter().any(|truth| spaced(truth) == spaced(line)))
@@ -116,7 +127,6 @@ impl Judge {
                 let line = lines.find(code).unwrap_or_default();
                 best(truths, |truth| (100.0 * indel_ratio(line, truth)).round() / 100.0)
             }
-            Judge::FirstLine(inner) => inner.score(first_line_of(answer)),
             Judge::LastNumber(truth) => {
                 let behind = answer.rfind("####").map(|at| &answer[at + 4..]);
                 let stated = behind.and_then(|text| numbers(text).into_iter().next());
@@ -155,7 +165,7 @@ impl Judge {
                 right.count() as f64 / truth.len().max(1) as f64
             }
             Judge::Option { letter, text } => yes(names_option(answer, *letter, text)),
-        }
+        })
     }
 }
 

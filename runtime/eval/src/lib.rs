@@ -15,6 +15,7 @@ mod error;
 mod gsm8k;
 mod infinitebench;
 mod judge;
+mod livecodebench;
 mod longbench;
 mod longbench2;
 mod needle;
@@ -22,6 +23,7 @@ mod random;
 mod records;
 mod report;
 mod ruler;
+mod sandbox;
 mod spec;
 mod statistics;
 mod tally;
@@ -31,6 +33,8 @@ mod words;
 pub use cases::{Cases, Setting, open};
 pub use error::Error;
 pub use judge::Judge;
+pub use livecodebench::Program;
+pub use sandbox::{Sandbox, confined};
 pub use spec::Spec;
 pub use statistics::Estimate;
 pub use tally::{Cell, Policy, Summary, Tally};
@@ -78,11 +82,13 @@ pub enum Format {
     Gsm8k,
     /// AIME.
     Aime,
+    /// LiveCodeBench.
+    LiveCodeBench,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 8] = [
         Format::Needle,
         Format::LongBench,
         Format::LongBench2,
@@ -90,6 +96,7 @@ impl Format {
         Format::InfiniteBench,
         Format::Gsm8k,
         Format::Aime,
+        Format::LiveCodeBench,
     ];
 
     /// As it is written in a [`Spec`].
@@ -102,6 +109,7 @@ impl Format {
             Format::InfiniteBench => "infinitebench",
             Format::Gsm8k => "gsm8k",
             Format::Aime => "aime",
+            Format::LiveCodeBench => "livecodebench",
         }
     }
 }

@@ -62,7 +62,7 @@ fn run(head: &str) -> Result<String, Failed> {
     let shorten = |error: Error| error.to_string().replace(&format!("{}/", folder().display()), "");
     let outcome = format!("{format}:{}", place.display()).parse::<Spec>().and_then(|spec| {
         let measure = |text: &str| text.split_whitespace().count();
-        let cases = open(&spec, Setting { measure: &measure, context })?;
+        let cases = open(&spec, Setting { measure: &measure, context, sandbox: None })?;
         let (documents, questions) = (cases.documents(), cases.questions());
         let cases = cases.collect::<Result<Vec<Case>, Error>>()?;
         assert_eq!(documents, cases.len());
@@ -85,7 +85,7 @@ fn run(head: &str) -> Result<String, Failed> {
     let questions: Vec<_> = cases.iter().flat_map(|case| &case.questions).collect();
     for (index, answer) in answers {
         let question = questions.get(index).ok_or("no such question")?;
-        writeln!(out, "{:.3} {answer:?}", question.judge.score(&answer))?;
+        writeln!(out, "{:.3} {answer:?}", question.judge.score(&answer)?)?;
     }
     Ok(out)
 }

@@ -23,7 +23,8 @@ fn words(text: &str) -> usize {
 fn check(format: &str, file: &str, options: &str, documents: usize, questions: usize) {
     let Some(path) = shared(file) else { return };
     let spec: Spec = format!("{format}:{}{options}", path.display()).parse().expect("a task");
-    let cases = open(&spec, Setting { measure: &words, context: None }).expect("a published file");
+    let cases = open(&spec, Setting { measure: &words, context: None, sandbox: None })
+        .expect("a published file");
     assert_eq!((cases.documents(), cases.questions()), (documents, questions), "{file}");
     let cases: Vec<Case> = cases.collect::<Result<_, _>>().expect("all cases");
     assert!(cases.iter().all(|case| !case.document.is_empty() && !case.questions.is_empty()));
@@ -53,7 +54,8 @@ fn needles_in_a_novel() {
     let Some(path) = shared("gutenberg-war-and-peace/war_and_peace.txt") else { return };
     let text = format!("needle:{}?length=3000&documents=2&questions=3", path.display());
     let spec: Spec = text.parse().expect("a task");
-    let open = || open(&spec, Setting { measure: &words, context: None }).expect("a text");
+    let open =
+        || open(&spec, Setting { measure: &words, context: None, sandbox: None }).expect("a text");
     let cases: Vec<Case> = open().collect::<Result<_, _>>().expect("all cases");
     assert_eq!(cases.len(), 18);
     for case in &cases {
