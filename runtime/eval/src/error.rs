@@ -74,6 +74,16 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// What is to be hidden fills a document alone: the user's choice.
+    #[error("{task}: {needed} tokens of needles do not fit into a document of {room}")]
+    Overfull {
+        /// The family.
+        task: String,
+        /// Tokens of a document without filler.
+        needed: usize,
+        /// Tokens that it may have.
+        room: usize,
+    },
     /// A task runs programs that a model wrote, and nobody allowed it.
     #[error("this task runs the programs that the model writes; it does so only if asked to")]
     ProgramsNotAllowed,

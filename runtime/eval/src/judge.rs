@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::words::{bag_f1, character_f1, indel_ratio, normal_words, normal_zh, rouge_l};
+use crate::words::{indel_ratio, normal_words, normal_zh, overlap_f1, rouge_l};
 use crate::{Error, Program};
 
 /// A rule for scoring an answer.
@@ -104,11 +104,11 @@ impl Judge {
             }
             Judge::WordF1(truths) => {
                 let words = normal_words(answer);
-                best(truths, |truth| bag_f1(&words, &normal_words(truth)))
+                best(truths, |truth| overlap_f1(&words, &normal_words(truth)))
             }
             Judge::CharacterF1(truths) => {
                 let characters = normal_zh(answer);
-                best(truths, |truth| character_f1(&characters, &normal_zh(truth)))
+                best(truths, |truth| overlap_f1(&characters, &normal_zh(truth)))
             }
             Judge::RougeL(truths) => best(truths, |truth| rouge_l(answer, truth)),
             Judge::CharacterRougeL(truths) => {

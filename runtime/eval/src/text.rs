@@ -66,12 +66,11 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     chosen.into_iter().map(str::to_owned).collect()
 }
 
-/// The longest beginning and the longest end of a text that have at most so many tokens together,
-/// in equal halves but for what `behind` takes of the second.
+/// The longest beginning and the longest end of a text that have at most so many tokens.
 ///
-/// LongBench (Bai et al., 2023) cuts prompts so, since instructions stand at both ends. Tokens are
-/// counted, not joined: the halves are cut between characters, where a tokenizer may count one
-/// token more than in the whole, so they are measured as they are.
+/// LongBench (Bai et al., 2023) cuts prompts so, since instructions stand at both ends. The text is
+/// cut between characters, where a tokenizer may count a token more than in the whole, so both parts
+/// are measured as they are, and joined again.
 pub(crate) fn cut_middle(
     text: &str,
     front: usize,
@@ -79,10 +78,18 @@ pub(crate) fn cut_middle(
     measure: &dyn Fn(&str) -> usize,
 ) -> String {
     let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-    let head = longest(starts.len() - 1, |chars| measure(&text[..starts[chars]]) <= front);
     let last = starts.len() - 1;
-    let tail = longest(last - head, |chars| measure(&text[starts[last - chars]..]) <= back);
-    format!("{}{}", &text[..starts[head]], &text[starts[last - tail]..])
+    let head = longest(last, |chars| measure(&text[..starts[chars]]) <= front);
+    let mut end = back;
+    loop {
+        let tail = longest(last - head, |chars| measure(&text[starts[last - chars]..]) <= end);
+        let cut = format!("{}{}", &text[..starts[head]], &text[starts[last - tail]..]);
+        let excess = measure(&cut).saturating_sub(front + back);
+        if excess == 0 || end == 0 {
+            return cut;
+        }
+        end = end.saturating_sub(excess);
+    }
 }
 
 /// The largest number up to `most` that fits, where every smaller one fits too; 0 if none does.

@@ -24,17 +24,8 @@ pub(crate) fn normal_zh(text: &str) -> Vec<char> {
     text.to_lowercase().chars().filter(|c| !dropped(c)).collect()
 }
 
-/// F1 of two bags of words.
-pub(crate) fn bag_f1(given: &[String], truth: &[String]) -> f64 {
-    overlap_f1(given, truth)
-}
-
-/// F1 of two bags of characters.
-pub(crate) fn character_f1(given: &[char], truth: &[char]) -> f64 {
-    overlap_f1(given, truth)
-}
-
-fn overlap_f1<T: Eq + std::hash::Hash>(given: &[T], truth: &[T]) -> f64 {
+/// F1 of two bags of words or of characters.
+pub(crate) fn overlap_f1<T: Eq + std::hash::Hash>(given: &[T], truth: &[T]) -> f64 {
     let mut left: HashMap<&T, usize> = HashMap::new();
     for item in truth {
         *left.entry(item).or_default() += 1;

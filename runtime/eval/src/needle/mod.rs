@@ -140,8 +140,9 @@ impl Needles {
             question.max_tokens = self.max_tokens.unwrap_or(question.max_tokens);
         }
         let room = self.room(&questions, setting)?;
-        let document =
-            self.write(&plan.intro, &plan.statements, room, &mut random, setting.measure);
+        let document = self
+            .write(&plan.intro, &plan.statements, room, &mut random, setting.measure)
+            .map_err(|needed| Error::Overfull { task: family.name().to_owned(), needed, room })?;
         Ok(Case { task: family.name().to_owned(), document, questions })
     }
 
@@ -152,7 +153,8 @@ impl Needles {
         Ok(self.length.min(rest.min(context)))
     }
 
-    /// Filler with the statements at random places in their order, as long as fits.
+    /// Filler with the statements at random places in their order, as long as fits; its tokens if
+    /// it does not fit even without filler.
     fn write(
         &self,
         intro: &str,
@@ -160,7 +162,7 @@ impl Needles {
         room: usize,
         random: &mut Random,
         measure: &dyn Fn(&str) -> usize,
-    ) -> String {
+    ) -> Result<String, usize> {
         let start = random.below(self.sentences.len());
         // Tokens hold the space in front of a word, so pieces are measured with theirs.
         let spaced = |piece: &str| measure(&format!(" {piece}")).max(1);
@@ -180,10 +182,14 @@ impl Needles {
         // Pieces were measured apart; the whole may have a few tokens more.
         loop {
             let document = self.join(intro, statements, &places, &filler);
-            let excess = measure(&document).saturating_sub(room);
-            if excess == 0 || filler.is_empty() {
-                return document;
+            let length = measure(&document);
+            if length <= room {
+                return Ok(document);
             }
+            if filler.is_empty() {
+                return Err(length);
+            }
+            let excess = length - room;
             let mut less = 0;
             while less < excess {
                 match filler.pop() {
