@@ -6,6 +6,33 @@
 //! collects the scores, one per policy and question, and [`Summary`] prints them as a table, as JSON
 //! and as a chart. `docs/evaluation.md` describes tasks, formats, metrics and statistics.
 //!
+//! ```
+//! use weir_eval::{Policy, Setting, Spec, Tally, open};
+//!
+//! let spec: Spec = "needle:tests/files/harbour.txt?families=trace&length=300".parse()?;
+//! let measure = |text: &str| text.split_whitespace().count();
+//! let policy = |kind: &str, rows| Policy {
+//!     kind: kind.into(),
+//!     name: format!("{kind},rows={rows}"),
+//!     rows,
+//!     bytes: 2304 * rows,
+//! };
+//! let mut tally = Tally::new(vec![policy("full", 4096), policy("stream", 1024)]);
+//! for case in open(&spec, Setting { measure: &measure, context: None, sandbox: None })? {
+//!     let case = case?;
+//!     let mut scores = Vec::new();
+//!     for question in &case.questions {
+//!         // An engine would continue `case.document` and `question.text` here.
+//!         let answers = ["VAR ABCDE, VAR FGHIJ", "none"];
+//!         let each = answers.map(|answer| question.judge.score(answer));
+//!         scores.push(each.into_iter().collect::<Result<_, _>>()?);
+//!     }
+//!     tally.add(&case.task, &scores);
+//! }
+//! tally.summary().write_table(&mut std::io::stdout())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Nothing here knows a model, a tokenizer or a cache: lengths come from a function of the caller's,
 //! policies are names with numbers. Cases depend on the file, the options and that function only.
 

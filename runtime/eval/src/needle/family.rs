@@ -44,6 +44,8 @@ pub(super) struct Plan<'p, 't> {
 /// A document without its filler.
 #[derive(Default)]
 pub(super) struct Planned {
+    /// Facts: keys, chains or passages.
+    pub(super) facts: usize,
     pub(super) intro: String,
     pub(super) statements: Vec<String>,
     pub(super) questions: Vec<Question>,
@@ -69,11 +71,12 @@ impl Family {
         Family::NAMES.iter().find(|(_, family)| *family == self).map_or("", |(name, _)| name)
     }
 
-    /// Questions of a document for which so many are wanted: where there is one fact there is one
-    /// question.
-    pub(super) fn questions(self, wanted: usize) -> usize {
+    /// Questions of a document for which so many are wanted: where there is one fact it is asked
+    /// for in as many ways as there are.
+    pub(super) fn questions(self, wanted: usize, wording: &Wording) -> usize {
         match self {
-            Family::Single | Family::PassKey => 1,
+            Family::Single => wording.variants(wanted),
+            Family::PassKey => wording.pass_keys(wanted).len(),
             _ => wanted,
         }
     }
@@ -81,7 +84,7 @@ impl Family {
     pub(super) fn plan(self, cx: &mut Plan<'_, '_>) -> Planned {
         let choice = cx.wording.choose(cx.random);
         match self {
-            Family::Single => pairs(cx, &choice, 1, 1),
+            Family::Single => single(cx, &choice),
             Family::MultiKey => {
                 let needles = cx.needles.unwrap_or(cx.questions).max(cx.questions).max(4);
                 pairs(cx, &choice, needles, cx.questions)
@@ -118,11 +121,28 @@ impl Plan<'_, '_> {
     }
 }
 
+/// One value, asked for in different words.
+fn single(cx: &mut Plan<'_, '_>, choice: &Choice) -> Planned {
+    let (key, value) = (cx.things.key(cx.random), cx.things.value(cx.random));
+    let texts = cx.wording.questions(&choice.noun, &key, cx.questions, cx.random);
+    let ask = |text| cx.ask(text, std::slice::from_ref(&value), value.clone(), 128);
+    Planned {
+        facts: 1,
+        intro: cx.wording.intro(&choice.noun, false),
+        statements: vec![choice.state(&key, &value)],
+        questions: texts.into_iter().map(ask).collect(),
+    }
+}
+
 /// One value a key.
 fn pairs(cx: &mut Plan<'_, '_>, choice: &Choice, needles: usize, questions: usize) -> Planned {
     let facts: Vec<(String, String)> =
         (0..needles).map(|_| (cx.things.key(cx.random), cx.things.value(cx.random))).collect();
-    let mut planned = Planned { intro: cx.wording.intro(&choice.noun), ..Planned::default() };
+    let mut planned = Planned {
+        facts: needles,
+        intro: cx.wording.intro(&choice.noun, false),
+        ..Planned::default()
+    };
     planned.statements = facts.iter().map(|(key, value)| choice.state(key, value)).collect();
     for index in cx.random.sample(needles, questions) {
         let (key, value) = &facts[index];
@@ -142,7 +162,8 @@ fn multi_value(cx: &mut Plan<'_, '_>, choice: &Choice) -> Planned {
             (key, (0..count).map(|_| cx.things.value(cx.random)).collect())
         })
         .collect();
-    let mut planned = Planned { intro: cx.wording.intro(&choice.noun), ..Planned::default() };
+    let mut planned =
+        Planned { facts: keys, intro: cx.wording.intro(&choice.noun, true), ..Planned::default() };
     // Mixed with each other; the values of a key keep their order, in which they are listed.
     let mut order: Vec<usize> =
         facts.iter().enumerate().flat_map(|(key, (_, values))| vec![key; values.len()]).collect();
@@ -166,7 +187,11 @@ fn multi_query(cx: &mut Plan<'_, '_>, choice: &Choice) -> Planned {
     let needles = cx.needles.unwrap_or(2 * cx.questions).max(4);
     let facts: Vec<(String, String)> =
         (0..needles).map(|_| (cx.things.key(cx.random), cx.things.value(cx.random))).collect();
-    let mut planned = Planned { intro: cx.wording.intro(&choice.noun), ..Planned::default() };
+    let mut planned = Planned {
+        facts: needles,
+        intro: cx.wording.intro(&choice.noun, true),
+        ..Planned::default()
+    };
     planned.statements = facts.iter().map(|(key, value)| choice.state(key, value)).collect();
     for _ in 0..cx.questions {
         let count = cx.random.within(2, 4);
@@ -187,7 +212,9 @@ fn multi_query(cx: &mut Plan<'_, '_>, choice: &Choice) -> Planned {
 }
 
 fn pass_key(cx: &mut Plan<'_, '_>) -> Planned {
-    let value = cx.things.number(4, 7, cx.random);
+    // ∞Bench's keys have five digits.
+    let (low, high) = if cx.wording.style == Style::Ruler { (5, 5) } else { (4, 7) };
+    let value = cx.things.number(low, high, cx.random);
     let intro = match cx.wording.style {
         Style::Ruler => {
             "There is an important info hidden inside a lot of irrelevant text. Find it and \
@@ -195,12 +222,13 @@ fn pass_key(cx: &mut Plan<'_, '_>) -> Planned {
         }
         Style::Recall => "",
     };
-    let text = "\nWhat is the pass key? The pass key is".to_owned();
-    let question = cx.ask(text, std::slice::from_ref(&value), value.clone(), 16);
+    let texts = cx.wording.pass_keys(cx.questions).iter().map(|text| (*text).to_owned());
+    let ask = |text| cx.ask(text, std::slice::from_ref(&value), value.clone(), 16);
     Planned {
+        facts: 1,
         intro: intro.to_owned(),
         statements: vec![format!("The pass key is {value}. Remember it. {value} is the pass key.")],
-        questions: vec![question],
+        questions: texts.map(ask).collect(),
     }
 }
 
@@ -210,7 +238,7 @@ fn dictionary(cx: &mut Plan<'_, '_>) -> Planned {
     let facts: Vec<(String, String)> =
         (0..needles).map(|_| (cx.things.key(cx.random), cx.things.value(cx.random))).collect();
     let ruler = cx.wording.style == Style::Ruler;
-    let mut planned = Planned::default();
+    let mut planned = Planned { facts: needles, ..Planned::default() };
     if ruler {
         planned.intro = "Extract the value corresponding to the specified key in the JSON objects \
                          below.\n\n"
@@ -243,7 +271,7 @@ fn dictionary(cx: &mut Plan<'_, '_>) -> Planned {
 fn trace(cx: &mut Plan<'_, '_>) -> Planned {
     let ruler = cx.wording.style == Style::Ruler;
     let chains = cx.needles.unwrap_or(cx.questions).max(cx.questions);
-    let mut planned = Planned::default();
+    let mut planned = Planned { facts: chains, ..Planned::default() };
     if ruler {
         planned.intro = "Memorize and track the chain(s) of variable assignment hidden in the \
                          following text.\n\n"
@@ -299,7 +327,7 @@ fn trace(cx: &mut Plan<'_, '_>) -> Planned {
 /// The same sentence some times, each time in another place.
 fn count(cx: &mut Plan<'_, '_>) -> Planned {
     let names = cx.needles.unwrap_or(cx.questions).max(cx.questions);
-    let mut planned = Planned::default();
+    let mut planned = Planned { facts: names, ..Planned::default() };
     let facts: Vec<(String, usize)> =
         (0..names).map(|_| (cx.things.key(cx.random), cx.random.within(1, 9))).collect();
     let all: Vec<&String> =
@@ -318,7 +346,7 @@ fn count(cx: &mut Plan<'_, '_>) -> Planned {
 /// Passages of the text itself, quoted under a name.
 fn copy(cx: &mut Plan<'_, '_>) -> Planned {
     let passages = cx.needles.unwrap_or(cx.questions).max(cx.questions);
-    let mut planned = Planned::default();
+    let mut planned = Planned { facts: passages, ..Planned::default() };
     let facts: Vec<(String, String)> = (0..passages)
         .map(|_| {
             let wanted = cx.random.within(12, 40);

@@ -11,7 +11,7 @@ mod things;
 mod wording;
 
 pub(crate) use family::Family;
-use family::Plan;
+use family::{Plan, Planned};
 use things::{Kind, Things};
 use wording::{Style, Wording};
 
@@ -45,6 +45,7 @@ pub(crate) struct Needles {
     length: usize,
     questions: usize,
     needles: Option<usize>,
+    density: Option<usize>,
     hops: usize,
     seed: u64,
     max_tokens: Option<usize>,
@@ -72,11 +73,24 @@ impl Needles {
             &[("line", Match::Line), ("contains", Match::Contains)],
         )?;
         let kind = |name, default| options.choice(name, default, Kind::NAMES);
-        let (key, value) = (kind("key", Kind::Word)?, kind("value", Kind::Number)?);
+        // RULER's keys are two words with a hyphen and its numbers have seven digits, too many to occur
+        // in another one by chance.
+        let (keys, digits) = match style {
+            Style::Ruler => (Kind::Pair, (7, 7)),
+            Style::Recall => (Kind::Word, (3, 7)),
+        };
+        let (key, value) = (kind("key", keys)?, kind("value", Kind::Number)?);
         let optional = |name| match options.text(name) {
             Some(_) => options.number(name, 0, 1..=MOST).map(Some),
             None => Ok(None),
         };
+        let density = match options.text("density") {
+            Some(_) => Some(options.number("density", 0, 1..=90)?),
+            None => None,
+        };
+        if density.is_some() && options.text("needles").is_some() {
+            return Err(options.wrong("needles and density exclude each other".into()));
+        }
         let content = text::read(&spec.path)?;
         let sentences = text::sentences(&content);
         let words = text::words(&content);
@@ -95,13 +109,14 @@ impl Needles {
             length: options.number("length", 4096, 64..=1 << 24)?,
             questions: options.number("questions", 4, 1..=1000)?,
             needles: optional("needles")?,
+            density,
             hops: options.number("hops", if style == Style::Ruler { 4 } else { 2 }, 1..=25)?,
             seed: options.number("seed", 1, 0..=usize::MAX)? as u64,
             max_tokens: optional("max_tokens")?,
             comparison,
             wording: Wording::new(style, own, value.noun()),
             sentences,
-            things: Things::new(words, key, value),
+            things: Things::new(words, key, value, digits),
         })
     }
 
@@ -112,7 +127,8 @@ impl Needles {
 
     /// Questions of all documents together.
     pub(crate) fn questions(&self) -> usize {
-        let each = self.families.iter().map(|family| family.questions(self.questions));
+        let each =
+            self.families.iter().map(|family| family.questions(self.questions, &self.wording));
         each.sum::<usize>() * self.documents
     }
 
@@ -123,17 +139,11 @@ impl Needles {
         let number = index / self.families.len();
         // A family's documents do not change when other families are asked for.
         let stream = (family as u64) << 32 | number as u64;
-        let mut random = Random::new(self.seed, stream);
-        let plan = family.plan(&mut Plan {
-            random: &mut random,
-            things: &mut self.things.fresh(),
-            wording: &self.wording,
-            sentences: &self.sentences,
-            questions: self.questions,
-            needles: self.needles,
-            hops: self.hops,
-            comparison: self.comparison,
-        });
+        let (mut random, mut plan) = self.plan(family, stream, self.needles);
+        if let Some(percent) = self.density {
+            let needles = self.needles_for(percent, &plan, setting);
+            (random, plan) = self.plan(family, stream, Some(needles));
+        }
         let mut questions = plan.questions;
         for (place, question) in questions.iter_mut().enumerate() {
             question.id = format!("{}-{number}-{place}", family.name());
@@ -144,6 +154,30 @@ impl Needles {
             .write(&plan.intro, &plan.statements, room, &mut random, setting.measure)
             .map_err(|needed| Error::Overfull { task: family.name().to_owned(), needed, room })?;
         Ok(Case { task: family.name().to_owned(), document, questions })
+    }
+
+    fn plan(&self, family: Family, stream: u64, needles: Option<usize>) -> (Random, Planned) {
+        let mut random = Random::new(self.seed, stream);
+        let planned = family.plan(&mut Plan {
+            random: &mut random,
+            things: &mut self.things.fresh(),
+            wording: &self.wording,
+            sentences: &self.sentences,
+            questions: self.questions,
+            needles,
+            hops: self.hops,
+            comparison: self.comparison,
+        });
+        (random, planned)
+    }
+
+    /// Facts whose statements fill so many percent of a document, judged by a plan that has as many
+    /// facts as its questions need. (Of families whose facts differ in length it is an estimate.)
+    fn needles_for(&self, percent: usize, plan: &Planned, setting: &Setting<'_>) -> usize {
+        let tokens: usize = plan.statements.iter().map(|text| (setting.measure)(text)).sum();
+        let length = setting.context.map_or(self.length, |context| context.min(self.length));
+        let wanted = length * percent / 100;
+        (wanted * plan.facts / tokens.max(1)).max(1)
     }
 
     /// Tokens that the document may have: what was asked for, or what the context leaves.

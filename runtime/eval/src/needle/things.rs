@@ -48,11 +48,18 @@ pub(super) struct Things {
     words: Vec<String>,
     key: Kind,
     value: Kind,
+    digits: (usize, usize),
 }
 
 impl Things {
-    pub(super) fn new(words: Vec<String>, key: Kind, value: Kind) -> Things {
-        Things { words, key, value }
+    /// Numbers have so many digits at least and at most.
+    pub(super) fn new(
+        words: Vec<String>,
+        key: Kind,
+        value: Kind,
+        digits: (usize, usize),
+    ) -> Things {
+        Things { words, key, value, digits }
     }
 
     /// For a new document, in which nothing has occurred yet.
@@ -87,8 +94,8 @@ impl Unused<'_> {
     }
 
     fn new_of(&mut self, kind: Kind, random: &mut Random) -> String {
-        let words = &self.things.words;
-        self.unused(|random, longer| thing(kind, words, longer, random), random)
+        let things = self.things;
+        self.unused(|random, longer| thing(kind, things, longer, random), random)
     }
 
     /// Where small kinds are used up, what is drawn becomes longer, so that this ends.
@@ -108,8 +115,8 @@ impl Unused<'_> {
     }
 }
 
-fn thing(kind: Kind, words: &[String], longer: usize, random: &mut Random) -> String {
-    let word = |random: &mut Random| random.pick(words).clone();
+fn thing(kind: Kind, things: &Things, longer: usize, random: &mut Random) -> String {
+    let word = |random: &mut Random| random.pick(&things.words).clone();
     match kind {
         Kind::Word if longer == 0 => word(random),
         Kind::Word | Kind::Pair => {
@@ -120,7 +127,7 @@ fn thing(kind: Kind, words: &[String], longer: usize, random: &mut Random) -> St
             joined
         }
         Kind::Name => name(longer, random),
-        Kind::Number => digits(random, 3, 7 + longer),
+        Kind::Number => digits(random, things.digits.0, things.digits.1 + longer),
         Kind::Code => {
             let letters = random.within(1, 3);
             format!("{}-{}", capitals(random, letters), digits(random, 2, 4 + longer))

@@ -60,6 +60,12 @@ const RECALL_ALL: [&str; 3] = [
     "All {a}s for {k}:",
 ];
 
+const PASS_KEYS: [&str; 3] = [
+    "\nWhat is the pass key? The pass key is",
+    "\nWhat is the pass key? Answer:",
+    "\nThe pass key is",
+];
+
 /// The words of one task.
 pub(super) struct Wording {
     pub(super) style: Style,
@@ -88,14 +94,18 @@ impl Wording {
         Choice { noun: or(&self.own.noun, noun), statement: or(&self.own.statement, statement) }
     }
 
-    /// What stands at the document's beginning.
-    pub(super) fn intro(&self, noun: &str) -> String {
-        match self.style {
-            Style::Ruler => format!(
+    /// What stands at the beginning of a document whose questions ask for one value, or several.
+    pub(super) fn intro(&self, noun: &str, several: bool) -> String {
+        match (self.style, several) {
+            (Style::Ruler, true) => format!(
                 "Some special magic {noun}s are hidden within the following text. Make sure to \
                  memorize it. I will quiz you about the {noun}s afterwards.\n"
             ),
-            Style::Recall => String::new(),
+            (Style::Ruler, false) => format!(
+                "A special magic {noun} is hidden within the following text. Make sure to \
+                 memorize it. I will quiz you about the {noun} afterwards.\n"
+            ),
+            (Style::Recall, _) => String::new(),
         }
     }
 
@@ -109,6 +119,37 @@ impl Wording {
             Style::Recall => random.pick(&RECALL_QUESTIONS),
         };
         self.fill(known, noun, key)
+    }
+
+    /// The same question about one value in different words, so many at most.
+    pub(super) fn questions(
+        &self,
+        noun: &str,
+        key: &str,
+        most: usize,
+        random: &mut Random,
+    ) -> Vec<String> {
+        if self.variants(most) == 1 {
+            return vec![self.question(noun, key, random)];
+        }
+        let chosen = random.sample(RECALL_QUESTIONS.len(), most);
+        chosen.into_iter().map(|index| self.fill(RECALL_QUESTIONS[index], noun, key)).collect()
+    }
+
+    /// How many ways there are to ask about one value, up to a number.
+    pub(super) fn variants(&self, most: usize) -> usize {
+        match self.style {
+            Style::Recall if self.own.question.is_none() => most.min(RECALL_QUESTIONS.len()),
+            _ => 1,
+        }
+    }
+
+    /// Ways to ask for a pass key, up to a number.
+    pub(super) fn pass_keys(&self, most: usize) -> &'static [&'static str] {
+        match self.style {
+            Style::Recall => &PASS_KEYS[..most.min(PASS_KEYS.len())],
+            Style::Ruler => &PASS_KEYS[..1],
+        }
     }
 
     /// About all values of a key.
