@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::words::{indel_ratio, normal_words, normal_zh, overlap_f1, rouge_l};
+use crate::similarity::{indel_ratio, normal_words, normal_zh, overlap_f1, rouge_l};
 use crate::{Error, Program};
 
 /// A rule for scoring an answer.

@@ -51,11 +51,11 @@ mod records;
 mod report;
 mod ruler;
 mod sandbox;
+mod similarity;
 mod spec;
 mod statistics;
 mod tally;
 mod text;
-mod words;
 
 pub use cases::{Cases, Setting, open};
 pub use error::Error;

@@ -257,3 +257,6 @@ fn unpickle(bytes: &[u8]) -> Option<String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
