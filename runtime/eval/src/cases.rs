@@ -52,7 +52,7 @@ pub(crate) struct Item {
     pub(crate) question: Question,
 }
 
-/// Makes items of a format's records.
+/// Makes items of a format's records. Formats give it with the index of the first record to ask.
 pub(crate) type Loader = Box<dyn Fn(&Record<'_>) -> Result<Item, Error>>;
 
 /// The cases of a task, one after the other.
@@ -72,21 +72,28 @@ enum Source {
 /// The file is read and checked as a whole; an error names the file, the line and the field.
 pub fn open<'s>(spec: &Spec, setting: Setting<'s>) -> Result<Cases<'s>, Error> {
     let options = Options::of(spec);
-    if spec.format == Format::Needle {
-        let needles = Needles::open(spec, &options)?;
-        options.finish()?;
-        return Ok(Cases { setting, source: Source::Needles(Box::new(needles)), next: 0 });
-    }
-    let records = Records::open(&spec.path)?;
-    let (first, loader): (usize, Loader) = match spec.format {
-        Format::Needle => (0, Box::new(|record| Err(record.wrong("record", "a text has none")))),
-        Format::LongBench => (0, Box::new(longbench::item)),
-        Format::LongBench2 => longbench2::loader(&options)?,
-        Format::InfiniteBench => infinitebench::loader(spec, &options)?,
-        Format::Ruler => ruler::loader(spec, &options)?,
-        Format::Gsm8k => gsm8k::loader(&records, &options)?,
-        Format::Aime => (0, Box::new(aime::item)),
-        Format::LiveCodeBench => livecodebench::loader(setting.sandbox)?,
+    let records = || Records::open(&spec.path);
+    let each = |item: fn(&Record<'_>) -> Result<Item, Error>| (0, Box::new(item) as Loader);
+    let (records, (first, loader)) = match spec.format {
+        Format::Needle => {
+            let needles = Needles::open(spec, &options)?;
+            options.finish()?;
+            return Ok(Cases { setting, source: Source::Needles(Box::new(needles)), next: 0 });
+        }
+        Format::LongBench => (records()?, each(longbench::item)),
+        Format::LongBench2 => (records()?, longbench2::loader(&options)?),
+        Format::Ruler => (records()?, ruler::loader(spec, &options)),
+        Format::InfiniteBench => (records()?, infinitebench::loader(spec, &options)?),
+        Format::Gsm8k => {
+            let records = records()?;
+            let loader = gsm8k::loader(&records, &options)?;
+            (records, loader)
+        }
+        Format::Aime => (records()?, each(aime::item)),
+        Format::LiveCodeBench => {
+            let loader = livecodebench::loader(setting.sandbox)?;
+            (records()?, loader)
+        }
     };
     let limit = options.number("limit", usize::MAX, 1..=usize::MAX)?;
     let max_tokens = match options.text("max_tokens") {

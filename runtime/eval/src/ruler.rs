@@ -12,9 +12,9 @@ use crate::records::Record;
 use crate::spec::Options;
 use crate::{Error, Judge, Question, Spec};
 
-pub(crate) fn loader(spec: &Spec, options: &Options<'_>) -> Result<(usize, Loader), Error> {
+pub(crate) fn loader(spec: &Spec, options: &Options<'_>) -> (usize, Loader) {
     let task = options.text("task").map_or_else(|| task_of(&spec.path), str::to_owned);
-    Ok((0, Box::new(move |record| item(record, &task))))
+    (0, Box::new(move |record| item(record, &task)))
 }
 
 fn task_of(path: &Path) -> String {

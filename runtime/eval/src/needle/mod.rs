@@ -149,7 +149,7 @@ impl Needles {
             question.id = format!("{}-{number}-{place}", family.name());
             question.max_tokens = self.max_tokens.unwrap_or(question.max_tokens);
         }
-        let room = self.room(&questions, setting)?;
+        let room = self.length.min(setting.room(&questions)?);
         let document = self
             .write(&plan.intro, &plan.statements, room, &mut random, setting.measure)
             .map_err(|needed| Error::Overfull { task: family.name().to_owned(), needed, room })?;
@@ -178,13 +178,6 @@ impl Needles {
         let length = setting.context.map_or(self.length, |context| context.min(self.length));
         let wanted = length * percent / 100;
         (wanted * plan.facts / tokens.max(1)).max(1)
-    }
-
-    /// Tokens that the document may have: what was asked for, or what the context leaves.
-    fn room(&self, questions: &[crate::Question], setting: &Setting<'_>) -> Result<usize, Error> {
-        let Some(context) = setting.context else { return Ok(self.length) };
-        let rest = setting.room(questions)?;
-        Ok(self.length.min(rest.min(context)))
     }
 
     /// Filler with the statements at random places in their order, as long as fits; its tokens if
