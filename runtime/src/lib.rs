@@ -19,6 +19,7 @@
 
 pub mod cache;
 pub mod command;
+pub mod comparison;
 pub mod cores;
 pub mod engine;
 mod error;

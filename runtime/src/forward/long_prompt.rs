@@ -6,17 +6,16 @@
 //! layer's dense rows exist at a time. Model code sums in an order that does not depend on how many
 //! rows a call has, so tiles may be of any size and run between other requests' steps.
 
-use weir_abi::{PromptCall, RowSpans};
+use weir_abi::RowSpans;
 
 use super::buffer::Buffer;
+use super::compaction::{Compaction, DenseLayer, is_dense, selects};
 use super::shape::drops_rows;
 use super::steps::Forward;
 use super::{LongPrompt, ModelShape, StepFault};
 use crate::RuntimeError;
 use crate::cache::{LayerShape, Placement, strides};
-use crate::team::{
-    Entry, LayerArguments, LayerPlanes, Observed, PlaneStrides, PromptArguments, Visit,
-};
+use crate::team::{Entry, LayerArguments, LayerPlanes, Observed, PlaneStrides, Visit};
 
 /// The long prompt that runs, and the scratch memory of all that ever will.
 pub(super) struct PromptJob {
@@ -149,7 +148,12 @@ impl Forward {
         self.rows.clear();
         for position in tile {
             let token = self.prompt.tokens[position];
-            self.rows.push(token, position as u32, self.prompt.rotary_set, self.shape.context);
+            self.rows.push(
+                token,
+                position as u32,
+                self.prompt.rotary_set,
+                self.model.header().context,
+            );
         }
     }
 
@@ -214,82 +218,21 @@ impl Forward {
         Ok(self.team.enter(entry, [visit])?)
     }
 
-    /// Scores the prompt's rows of a layer if any are selected, and writes the kept ones into the
-    /// slot.
+    /// Writes the rows of a layer that its layout keeps into the slot.
     fn compact(&mut self, index: usize, layer: &LayerShape) -> Result<(), StepFault> {
-        let row = self.model.layers()[index];
-        let kind = self.segments.kinds[row.kind as usize];
-        let segments = [selects(layer).then_some(kind.observe), Some(kind.compact)];
-        for segment in segments.into_iter().flatten() {
-            let job = &mut self.prompt;
-            let length = job.tokens.len() as u32;
-            let placement = Placement::new(&layer.layout, length);
-            let numbers = PromptCall {
-                rows: length,
-                sinks: placement.sinks,
-                selected: placement.selected,
-                recent: layer.layout.recent,
-                observed: if selects(layer) { layer.layout.observed } else { 0 },
-                ring_base: placement.ring_base,
-                ring_anchor: placement.ring_anchor,
-                ring_rows: placement.ring_rows,
-                slot: job.slot,
-                layer: index as u32,
-                keys: std::ptr::null_mut(),
-                values: std::ptr::null_mut(),
-                key_slot_stride: 0,
-                key_head_stride: 0,
-                value_slot_stride: 0,
-                value_head_stride: 0,
-                scores: std::ptr::null_mut(),
-                scratch: std::ptr::null_mut(),
-                floors: std::ptr::null_mut(),
-                selected_positions: std::ptr::null_mut(),
-                positions_stride: layer.layout.selected.into(),
-            };
-            let (destination, selected_positions) =
-                self.cache.planes_and_positions(index, job.slot);
-            let visit = Visit {
-                layer: Some(LayerArguments {
-                    planes: dense_planes(&mut job.dense, dense_strides(layer, length)),
-                    spans: &[],
-                    observed: Some(Observed {
-                        queries: &mut job.observed_queries,
-                        lse: &mut job.observed_lse,
-                        from: length - layer.layout.observed,
-                    }),
-                }),
-                prompt: Some(PromptArguments {
-                    numbers,
-                    destination,
-                    scores: &mut job.scores,
-                    scratch: &mut job.scratch,
-                    floors: &mut job.floors,
-                    selected_positions,
-                }),
-                ..Visit::new(segment, self.model.layer_weights(&row))
-            };
-            let entry = Entry {
-                weights: self.model.weights(),
-                arena: &mut self.arena,
-                hidden: &mut job.hidden,
-                ..Entry::default()
-            };
-            self.team.enter(entry, [visit])?;
-        }
-        Ok(())
+        let Forward { prompt: job, model, segments, team, arena, cache, .. } = self;
+        let (slot, length) = (job.slot, job.tokens.len() as u32);
+        let mut compaction = Compaction { team, model, segments, arena, cache, slot, length };
+        let dense = DenseLayer {
+            planes: dense_planes(&mut job.dense, dense_strides(layer, length)),
+            queries: &mut job.observed_queries,
+            lse: &mut job.observed_lse,
+            scores: &mut job.scores,
+            scratch: &mut job.scratch,
+            floors: &mut job.floors,
+        };
+        Ok(compaction.write(index, layer, dense)?)
     }
-}
-
-/// Whether a layer keeps dense rows of a prompt of this length and is compacted after it.
-fn is_dense(layer: &LayerShape, length: usize) -> bool {
-    drops_rows(&layer.layout) && length > layer.layout.prompt_rows() as usize
-}
-
-/// Whether rows of the prompt are scored. Streams and layouts without room for selected rows keep
-/// the first and the last ones only.
-fn selects(layer: &LayerShape) -> bool {
-    layer.layout.selected > 0
 }
 
 /// Distances in dense planes of this prompt. `PromptJob::new` has computed them for longer ones.

@@ -5,8 +5,10 @@
 //! engine sees it through [`StepModel`], so that the engine's tests run without a compiled model.
 
 mod buffer;
+mod compaction;
 mod long_prompt;
 mod shape;
+mod staged;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,7 @@ use weir_abi::Fault;
 
 pub use shape::{ModelShape, PrefillBytes, RuntimeOptions};
 pub(crate) use shape::{layer_shapes, prefill_bytes};
+pub use staged::StagedPrompt;
 pub use steps::Forward;
 
 use crate::cache::KeptRows;

@@ -135,10 +135,10 @@ fn window_rows(window: u32, max_rows: u32, context: u32) -> u64 {
 }
 
 /// The layers' kinds and layouts, looked up.
-pub(crate) fn layer_shapes(model: &CompiledModel) -> Vec<LayerShape> {
+pub(crate) fn layer_shapes(model: &CompiledModel, layouts: &[CacheLayout]) -> Vec<LayerShape> {
     let layer_shape = |layer: &weir_abi::LayerEntry| LayerShape {
         kind: model.kinds()[layer.kind as usize],
-        layout: model.layouts()[layer.layout as usize],
+        layout: layouts[layer.layout as usize],
     };
     model.layers().iter().map(layer_shape).collect()
 }

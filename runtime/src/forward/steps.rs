@@ -7,6 +7,7 @@ use weir_abi::RowSpans;
 use super::buffer::Buffer;
 use super::long_prompt::PromptJob;
 use super::shape::{PrefillBytes, layer_shapes, prefill_bytes};
+use super::staged::every_row;
 use super::{LongPrompt, ModelShape, RuntimeOptions, StepFault, StepModel, StepRow};
 use crate::cache::{LayerShape, Placement, SlotCache};
 use crate::cores::default_threads;
@@ -26,7 +27,7 @@ pub struct Forward {
     pub(super) arena: Buffer<u8>,
     pub(super) prompt: PromptJob,
     prefill: PrefillBytes,
-    hidden: Buffer<f32>,
+    pub(super) hidden: Buffer<f32>,
     pub(super) rows: RowInputs,
     spans: Vec<Vec<RowSpans>>,
 }
@@ -60,8 +61,32 @@ impl Forward {
         options: &RuntimeOptions,
     ) -> Result<Forward, RuntimeError> {
         let shape = ModelShape::new(&model, options.slots)?;
+        Self::with_shape(model, options, shape)
+    }
+
+    /// The same with layouts that keep every row of `context` rows, whatever the model was compiled
+    /// for: what a compressed cache is compared with.
+    pub fn keeping_all(
+        model: Arc<CompiledModel>,
+        options: &RuntimeOptions,
+        context: u32,
+    ) -> Result<Forward, RuntimeError> {
+        let mut shape = ModelShape::new(&model, options.slots)?;
+        shape.context = shape.context.min(context);
+        shape.direct_rows = shape.context;
+        for layout in &mut shape.layouts {
+            *layout = every_row(layout, shape.context);
+        }
+        Self::with_shape(model, options, shape)
+    }
+
+    fn with_shape(
+        model: Arc<CompiledModel>,
+        options: &RuntimeOptions,
+        shape: ModelShape,
+    ) -> Result<Forward, RuntimeError> {
         let segments = machine::choose_level(&model, options.isa)?.clone();
-        let layers = layer_shapes(&model);
+        let layers = layer_shapes(&model, &shape.layouts);
         let cache = SlotCache::new(&layers, shape.slots)?;
         let threads = options.threads.unwrap_or_else(default_threads);
         if threads == 0 {
@@ -139,7 +164,7 @@ impl Forward {
     fn place_rows(&mut self, rows: &[StepRow]) {
         self.rows.clear();
         for row in rows {
-            self.rows.push(row.token, row.position, row.rotary_set, self.shape.context);
+            self.rows.push(row.token, row.position, row.rotary_set, self.model.header().context);
         }
         for (spans, layout) in self.spans.iter_mut().zip(&self.shape.layouts) {
             spans.clear();
@@ -153,7 +178,7 @@ impl Forward {
 }
 
 /// Visits of the head, each with as many rows as the model takes at once.
-fn head_visits<'a>(
+pub(super) fn head_visits<'a>(
     segments: &LevelSegments,
     model: &'a CompiledModel,
     head_rows: &'a [u32],

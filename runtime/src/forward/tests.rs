@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+mod comparison;
+
 use std::collections::BTreeSet;
 
 use memmap2::{Mmap, MmapMut};
@@ -353,7 +355,7 @@ fn model(layouts: &[CacheLayout]) -> Model {
     let mut region = MmapMut::map_anon(weights.len()).unwrap();
     region.copy_from_slice(&weights);
     let weights = region.make_read_only().unwrap();
-    Model::new(CompiledModel::from_parts(code, tables, weights).unwrap()).unwrap()
+    Model::new(CompiledModel::from_parts(code, tables, weights.into()).unwrap()).unwrap()
 }
 
 /// A code region that jumps to functions of this program, and where its entries are.
