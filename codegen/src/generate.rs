@@ -243,6 +243,7 @@ impl<'g> Plans<'g> {
             target: Root::Hidden,
             weights: parts.constants.clone(),
             cache: None,
+            cache_rows: 0,
             compute: options.compute,
             tied: tied.clone(),
             max_rows: options.max_rows as usize,
@@ -436,6 +437,7 @@ fn plan_kinds(
             target: Root::Hidden,
             weights,
             cache: Some(cache),
+            cache_rows: most_rows(parts, layer.kind),
             compute: options.compute,
             tied: HashMap::new(),
             max_rows: options.max_rows as usize,
@@ -450,6 +452,18 @@ fn plan_kinds(
         kinds.push(KindPlan { kind: layer.kind, plan, attend, source });
     }
     Ok(kinds)
+}
+
+/// The most rows that the cache of a layer of a kind has; budgets differ from layer to layer.
+fn most_rows(parts: &Parts<'_>, kind: Kind) -> u32 {
+    let graph = parts.graph;
+    let rows = parts.layers.iter().filter_map(|node| match &graph.main.nodes[*node].op {
+        Op::Layer(layer) if layer.kind == kind => {
+            Some(graph.caches.get(layer.cache?)?.layout.as_ref()?.rows())
+        }
+        _ => None,
+    });
+    rows.max().unwrap_or(0)
 }
 
 /// Places a segment's weights and appends their offsets; returns the index of the first.

@@ -44,6 +44,8 @@ pub struct SegmentSource<'a> {
     pub weights: HashMap<Value, WeightSource>,
     /// The layer's cache.
     pub cache: Option<&'a CacheDecl>,
+    /// The most rows that such a cache has in any layer of the kind.
+    pub cache_rows: u32,
     /// The user's choice of arithmetic.
     pub compute: Option<Compute>,
     /// Layout of an embedding table that is also the head's weight.
@@ -394,8 +396,6 @@ impl Lowering<'_> {
             Op::CacheAttend(op) => {
                 let query = self.view(operands[0])?;
                 let (query, heads, stride, width) = self.runs(query);
-                let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
-                let cache_rows = cache.layout.as_ref().map_or(0, |layout| layout.rows());
                 let sinks = op.sinks.then(|| self.view(operands[1])).transpose()?;
                 let output = self.output(node.results[0], None)?;
                 let cache = self.cache_shape()?;
@@ -409,7 +409,7 @@ impl Lowering<'_> {
                     sinks: op.sinks,
                     query: (query.row_stride, stride),
                     output_row: output.row_stride,
-                    shared_chunks: AttendSpec::chunks(cache_rows as usize),
+                    shared_chunks: AttendSpec::chunks(self.cx.cache_rows as usize),
                 };
                 // The memory that threads share does not grow with the rows of a call.
                 let row_bytes = spec.shared_bytes().div_ceil(self.cx.max_rows);

@@ -127,6 +127,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
             .map(|(value, number)| (value, WeightSource::Parameter(number)))
             .collect(),
         cache: None,
+        cache_rows: 0,
         compute: None,
         tied: HashMap::new(),
         max_rows: 32,

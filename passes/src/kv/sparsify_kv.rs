@@ -18,9 +18,10 @@
 #[cfg(test)]
 mod tests;
 
+use weir_ir::graph::CacheDecl;
 use weir_ir::{Body, DType, Element, Graph, Op, Stage, TensorType, Value};
 
-use super::policy::{KvError, window_rows};
+use super::policy::{KvError, KvOptions, window_rows};
 use crate::driver::Options;
 
 /// Numbers of a row and head for which a scale of four bytes is small.
@@ -28,23 +29,45 @@ const LEAST_WIDTH: u32 = 32;
 
 /// Rewrites the graph; returns how many caches have a ring for their window.
 pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
-    let rows = options.kv.rows(options.context)?;
-    let dtype = options.kv_dtype.unwrap_or_else(|| suits_products(graph));
-    let mut rings = 0;
-    for (_, cache) in graph.caches.iter_mut() {
-        let windowed = cache.window > 0 && cache.window < options.context;
-        rings += usize::from(windowed);
-        cache.dtype = dtype;
-        cache.layout = Some(if windowed {
-            window_rows(cache.window, options.max_rows, options.context)
-        } else {
-            // A window that the context never reaches is no window.
-            cache.window = 0;
-            rows.clone()
-        });
-    }
+    let keep = Keep { kv: &options.kv, dtype: options.kv_dtype, context: options.context };
+    let rings = keep.rows(graph, options.max_rows)?;
     graph.stage = Stage::Sparse;
     Ok(rings)
+}
+
+/// Which rows of a context caches keep, and in which number format.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep<'a> {
+    /// Policy with its options.
+    pub kv: &'a KvOptions,
+    /// The number format, unless it follows the products.
+    pub dtype: Option<DType>,
+    /// Positions of a sequence.
+    pub context: u32,
+}
+
+impl Keep<'_> {
+    /// Gives every cache its rows, at this stage or any later one: nothing else in a graph depends on
+    /// them. Returns how many caches have a ring for their window.
+    pub fn rows(&self, graph: &mut Graph, max_rows: u32) -> Result<usize, KvError> {
+        let windowed = |cache: &CacheDecl| cache.window > 0 && cache.window < self.context;
+        let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
+        let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
+        let dtype = self.dtype.unwrap_or_else(|| suits_products(graph));
+        let mut rings = 0;
+        for (_, cache) in graph.caches.iter_mut() {
+            cache.dtype = dtype;
+            if windowed(cache) {
+                rings += 1;
+                cache.layout = Some(window_rows(cache.window, max_rows, self.context));
+            } else {
+                // A window that the context never reaches is no window.
+                cache.window = 0;
+                cache.layout = rows.next();
+            }
+        }
+        Ok(rings)
+    }
 }
 
 /// The number format that loses no more than the products do.

@@ -4,6 +4,7 @@
 //! Start values and constraints are those of the method's document, section 2. A policy or option
 //! that nothing implements is not accepted.
 
+mod budget;
 mod full;
 mod random;
 mod snapkv;
@@ -18,6 +19,7 @@ use std::fmt;
 use weir_ir::attribute::AttributeValue;
 use weir_ir::graph::{CacheRows, KvPolicy, Scoring};
 
+pub use budget::Budget;
 pub use window::rows as window_rows;
 
 /// A policy that a user can choose.
@@ -55,6 +57,8 @@ pub struct KvOptions {
     pub limit: Option<u32>,
     /// Seed of lots.
     pub seed: Option<u32>,
+    /// How layers share what is selected.
+    pub budget: Budget,
 }
 
 /// Why a policy cannot be had: the user's options.
@@ -116,6 +120,7 @@ impl KvOptions {
             elastic: true,
             limit: None,
             seed: None,
+            budget: Budget::default(),
         };
         let mut seen: Vec<&str> = Vec::new();
         for part in parts {
@@ -145,6 +150,7 @@ impl KvOptions {
                     options.scoring.normalise = named("normalise", value, NORMALISATIONS)?;
                 }
                 "limit" => options.limit = Some(number("limit", value, 1)?),
+                "budget" => options.budget = Budget::parse(value)?,
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
             }
@@ -167,9 +173,26 @@ impl KvOptions {
         Ok(self)
     }
 
-    /// Rows of a full-attention layer's cache for a context.
-    pub fn rows(&self, context: u32) -> Result<CacheRows, KvError> {
-        (POLICIES[self.policy].rows)(self, context)
+    /// Sets how layers share rows, from `--kv-budget`.
+    pub fn with_budget(mut self, budget: Budget) -> Result<KvOptions, KvError> {
+        let policy = &POLICIES[self.policy];
+        if !policy.options.contains(&"budget") {
+            return Err(KvError::Numbers(format!(
+                "policy {} selects no rows that layers could share",
+                policy.name
+            )));
+        }
+        if self.budget != Budget::default() {
+            return Err(KvError::Twice("budget".to_owned()));
+        }
+        self.budget = budget;
+        Ok(self)
+    }
+
+    /// Rows of the caches of `layers` full-attention layers for a context, in order.
+    pub fn rows(&self, context: u32, layers: usize) -> Result<Vec<CacheRows>, KvError> {
+        let mean = (POLICIES[self.policy].rows)(self, context)?;
+        self.budget.shared_out(mean, layers, context)
     }
 
     /// Name of the policy.
@@ -257,6 +280,9 @@ impl fmt::Display for KvOptions {
             if value != start {
                 write!(f, ",{name}={value}")?;
             }
+        }
+        if self.budget != Budget::default() {
+            write!(f, ",budget={}", self.budget)?;
         }
         if self.elastic { Ok(()) } else { f.write_str(",mode=static") }
     }

@@ -5,8 +5,11 @@ use weir_ir::graph::{CacheRows, KvPolicy};
 
 use super::{KvError, KvOptions, Policy};
 
-pub(super) const POLICY: Policy =
-    Policy { name: "random", options: &["rows", "sinks", "recent", "mode", "seed"], rows };
+pub(super) const POLICY: Policy = Policy {
+    name: "random",
+    options: &["rows", "sinks", "recent", "mode", "seed", "budget"],
+    rows,
+};
 
 fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
     let total = options.total(context);

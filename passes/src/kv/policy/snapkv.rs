@@ -13,7 +13,18 @@ const RECENT: u32 = 32;
 
 pub(super) const POLICY: Policy = Policy {
     name: "snapkv",
-    options: &["rows", "sinks", "recent", "window", "pool", "pooling", "agg", "normalise", "limit"],
+    options: &[
+        "rows",
+        "sinks",
+        "recent",
+        "window",
+        "pool",
+        "pooling",
+        "agg",
+        "normalise",
+        "limit",
+        "budget",
+    ],
     rows,
 };
 

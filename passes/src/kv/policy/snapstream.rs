@@ -6,7 +6,18 @@ use super::{KvError, KvOptions, Policy};
 
 pub(super) const POLICY: Policy = Policy {
     name: "snapstream",
-    options: &["rows", "sinks", "recent", "window", "pool", "pooling", "agg", "normalise", "mode"],
+    options: &[
+        "rows",
+        "sinks",
+        "recent",
+        "window",
+        "pool",
+        "pooling",
+        "agg",
+        "normalise",
+        "mode",
+        "budget",
+    ],
     rows,
 };
 

@@ -6,7 +6,8 @@ use super::*;
 
 fn rows(text: &str, context: u32) -> Result<(u32, u32, u32, u32), String> {
     let rows = KvOptions::parse(text)
-        .and_then(|options| options.rows(context))
+        .and_then(|options| options.rows(context, 1))
+        .map(|mut rows| rows.remove(0))
         .map_err(|error| error.to_string())?;
     assert!(rows.rows() <= context);
     Ok((rows.sinks, rows.selected, rows.recent, rows.observed))
@@ -39,7 +40,7 @@ fn given_values() {
 #[test]
 fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
     let growth = |text: &str| {
-        let rows = KvOptions::parse(text).unwrap().rows(4096).unwrap();
+        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
         rows.check().unwrap();
         (rows.prompt_rows(), rows.rows())
     };
@@ -51,7 +52,7 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
 #[test]
 fn scores_are_made_as_asked() {
     let text = "snapstream,pooling=max,agg=defensive,normalise=candidates";
-    let rows = KvOptions::parse(text).unwrap().rows(4096).unwrap();
+    let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
     let Scoring { aggregate, normalise, pooling } = rows.scoring;
     assert_eq!(aggregate, Aggregate::Defensive);
     assert_eq!((normalise, pooling), (Normalise::Candidates, Pooling::Max));
@@ -86,7 +87,7 @@ fn errors_name_the_place() {
         ),
         (
             "random,window=8",
-            "policy random has no option \"window\"; it has rows, sinks, recent, mode, seed",
+            "policy random has no option \"window\"; it has rows, sinks, recent, mode, seed, budget",
         ),
         ("snapstream,mode=fast", "option \"mode\" takes elastic or static, not \"fast\""),
         (
@@ -117,4 +118,38 @@ fn text_round_trips() {
         assert_eq!(options.to_string(), text);
         assert_eq!(KvOptions::parse(&options.to_string()), Ok(options));
     }
+}
+
+#[test]
+fn layers_share_what_is_selected() {
+    let rows = |text: &str, context: u32, layers: usize| {
+        let options = KvOptions::parse(text).unwrap();
+        assert_eq!(KvOptions::parse(&options.to_string()).unwrap(), options);
+        options.rows(context, layers).map(|rows| {
+            rows.iter().map(|rows| (rows.sinks, rows.selected, rows.recent)).collect::<Vec<_>>()
+        })
+    };
+    let base = "snapstream,rows=132,sinks=8,recent=24";
+    let uniform = rows(base, 4096, 3).unwrap();
+    assert_eq!(uniform, [(8, 100, 24); 3]);
+    let pyramid = rows(&format!("{base},budget=pyramid"), 4096, 3).unwrap();
+    assert_eq!(pyramid, [(8, 195, 24), (8, 100, 24), (8, 5, 24)]);
+    let own = rows(&format!("{base},budget=40/32/90"), 4096, 3).unwrap();
+    assert_eq!(own, [(8, 8, 24), (8, 0, 24), (8, 58, 24)]);
+    // No layer gets more rows than a sequence has.
+    let short = rows(&format!("{base},budget=pyramid"), 140, 3).unwrap();
+    assert_eq!(short, [(8, 108, 24), (8, 100, 24), (8, 5, 24)]);
+    for (budget, message) in [
+        ("40/32", "the budget has rows for 2 layers, and 3 have no window of their own"),
+        (
+            "40/31/40",
+            "8 sinks and 24 recent rows do not fit into the 31 rows that the budget gives layer 1",
+        ),
+    ] {
+        let error = rows(&format!("{base},budget={budget}"), 4096, 3).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+    let error = rows("snapstream,rows=32,sinks=8,recent=24,budget=pyramid", 99, 2).unwrap_err();
+    assert!(error.to_string().contains("selects no rows"), "{error}");
+    assert!(KvOptions::parse("stream,budget=pyramid").is_err());
 }
