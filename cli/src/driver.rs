@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use weir_abi::IsaLevel;
 use weir_codegen::image::ModelImage;
-use weir_codegen::jit::ModelInMemory;
+use weir_codegen::jit::{ModelInMemory, PackedWeights};
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::{DType, Graph, Stage, verify::verify};
-use weir_passes::kv::policy::{KvError, KvOptions};
+use weir_passes::kv::policy::{Budget, KvError, KvOptions};
+use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
 use weir_passes::weights::{Calibration, Watch, WeightChoice};
 use weir_passes::{Flow, Observer, PassReport, Report};
@@ -259,13 +260,15 @@ pub fn load_lowered(
     how: Emission<'_>,
 ) -> Result<CompiledModel, Failure> {
     if !lowered.is_complete() {
-        return Err(Failure::usage(
-            "--stop-after ends before there is a model to run; use it with compile",
-        ));
+        return Err(not_complete());
     }
     let model = load_whole(&mut lowered, options, progress, how)?;
     print_times(&lowered, report);
     Ok(model)
+}
+
+fn not_complete() -> Failure {
+    Failure::usage("--stop-after ends before there is a model to run; use it with compile")
 }
 
 /// Compiles a graph at stage `Fixed` into memory.
@@ -281,6 +284,47 @@ pub fn load_whole(
         let memory = ModelInMemory::load(image, &mut progress)?;
         Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
     })
+}
+
+/// Compiles the same weights once for each way to keep rows; the weights are packed once. Every set of
+/// options says one way and differs from the first in that alone.
+pub fn load_each(
+    ways: &[ModelOptions],
+    report: &ReportOptions,
+    progress: &Progress,
+) -> Result<Vec<CompiledModel>, Failure> {
+    let Some(first) = ways.first() else { return Ok(Vec::new()) };
+    for options in ways {
+        kv(options)?;
+    }
+    let mut lowered = lower(first, report, progress)?;
+    if !lowered.is_complete() {
+        return Err(not_complete());
+    }
+    let mut weights: Option<Arc<PackedWeights>> = None;
+    let mut models = Vec::with_capacity(ways.len());
+    for options in ways {
+        lowered.kv = kv(options)?;
+        let dtype = chosen_kv_dtype(options);
+        let keep = Keep { kv: &lowered.kv, dtype, context: lowered.context };
+        keep.rows(&mut lowered.graph, options.step_rows)
+            .map_err(|error| Failure::usage(format!("--kv {}: {error}", lowered.kv)))?;
+        let how = Emission::default();
+        let model = with_image(&mut lowered, options, progress, how, |image, _| {
+            let work = progress.start_bytes("packing", image.weights.bytes);
+            let mut progress = |done, _| work.at(done);
+            let packed = match weights.take().filter(|packed| packed.holds(&image.weights)) {
+                Some(packed) => packed,
+                None => Arc::new(PackedWeights::pack(&image.weights, &mut progress)?),
+            };
+            let memory = ModelInMemory::with_weights(image, &packed)?;
+            weights = Some(packed);
+            Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
+        })?;
+        models.push(model);
+    }
+    print_times(&lowered, report);
+    Ok(models)
 }
 
 /// Prints the phases if they were asked for.
@@ -378,7 +422,7 @@ fn kv_dtype(graph: &Graph) -> String {
 /// The number format of the caches, if the user's options say it: where all products have one
 /// arithmetic it is known before their weights are, else the weights decide.
 fn chosen_kv_dtype(options: &ModelOptions) -> Option<DType> {
-    match (options.kv_dtype, options.compute) {
+    match (options.kv_dtype.first(), options.compute) {
         (Some(chosen), _) => Some(chosen.dtype()),
         (None, Some(ComputeOption::F32)) => Some(DType::F32),
         (None, Some(ComputeOption::Bf16)) => Some(DType::F16),
@@ -386,18 +430,49 @@ fn chosen_kv_dtype(options: &ModelOptions) -> Option<DType> {
     }
 }
 
-/// The cache policy out of both of its options.
+/// The cache policy out of both of its options, where there is one.
 fn kv(options: &ModelOptions) -> Result<KvOptions, Failure> {
-    let kv = KvOptions::parse(&options.kv)
-        .map_err(|error| Failure::usage(format!("--kv {}: {error}", options.kv)))?;
-    let Some(rows) = options.kv_rows else { return Ok(kv) };
-    kv.with_rows(rows).map_err(|error| match error {
-        KvError::Twice(_) => Failure::usage(format!(
-            "--kv-rows {rows}: --kv {} says rows already; give one of the two",
-            options.kv
-        )),
-        error => Failure::usage(format!("--kv-rows {rows}: {error}")),
-    })
+    let alone = |option: &str, times: usize| match times {
+        0 | 1 => Ok(()),
+        times => Err(Failure::usage(format!(
+            "{option} is given {times} times; several are for weir eval, which compares them"
+        ))),
+    };
+    alone("--kv", options.kv.len())?;
+    alone("--kv-dtype", options.kv_dtype.len())?;
+    let policy = options.kv.first().map_or("", String::as_str);
+    let kv = KvOptions::parse(policy)
+        .map_err(|error| Failure::usage(format!("--kv {policy}: {error}")))?;
+    let place = |option: String| {
+        move |error| match error {
+            KvError::Twice(what) => Failure::usage(format!(
+                "{option}: --kv {policy} says {what} already; give one of the two"
+            )),
+            error => Failure::usage(format!("{option}: {error}")),
+        }
+    };
+    let kv = match options.kv_rows {
+        Some(rows) => kv.with_rows(rows).map_err(place(format!("--kv-rows {rows}")))?,
+        None => kv,
+    };
+    match &options.kv_budget {
+        Some(text) => kv.with_budget(budget(text)?).map_err(place(format!("--kv-budget {text}"))),
+        None => Ok(kv),
+    }
+}
+
+/// A budget by its name, or out of the file of this name.
+fn budget(text: &str) -> Result<Budget, Failure> {
+    let path = Path::new(text);
+    if !path.is_file() {
+        return Budget::parse(text).map_err(|error| {
+            Failure::usage(format!("--kv-budget {text}: {error}, or a file with them"))
+        });
+    }
+    let content = std::fs::read_to_string(path)
+        .map_err(|error| Failure::other(format!("{}: {error}", path.display())))?;
+    Budget::parse_file(&content)
+        .map_err(|error| Failure::usage(format!("--kv-budget {text}: {error}")))
 }
 
 /// Formats of the weights. Scales keep single precision where products are to be float32's.

@@ -1,7 +1,7 @@
 //! `weir run`: the commands of a compiled model over one that was just compiled in memory.
 
 use clap::{Args, Subcommand};
-use weir_runtime::command;
+use weir_runtime::command::{self, Candidates};
 
 use crate::driver::load;
 use crate::failure::Failure;
@@ -38,6 +38,10 @@ enum Other {
     Bench(command::Bench),
     /// Continue one or several prompts
     Generate(command::Generate),
+    /// Measure what the compressed cache costs: tasks, beside a cache that keeps every row
+    Eval(command::Eval),
+    /// Measure how well the model knows a text, with its cache and with one that keeps every row
+    Perplexity(command::Perplexity),
 }
 
 impl Execute {
@@ -52,6 +56,8 @@ impl Execute {
             Some(Other::Chat(chat)) => chat.runtime.slots,
             Some(Other::Info(info)) => info.runtime.slots,
             Some(Other::Logits(logits)) => logits.runtime.slots,
+            Some(Other::Eval(eval)) => eval.runtime.slots,
+            Some(Other::Perplexity(text)) => text.runtime.slots,
             Some(Other::Bench(_)) => None,
         };
         let slots = slots.unwrap_or(DEFAULT_SLOTS);
@@ -65,6 +71,8 @@ impl Execute {
             Some(Other::Info(info)) => info.run(&model)?,
             Some(Other::Logits(logits)) => logits.run(&model)?,
             Some(Other::Bench(bench)) => bench.run(&model)?,
+            Some(Other::Eval(eval)) => eval.run(&Candidates::alone(model))?,
+            Some(Other::Perplexity(text)) => text.run(&Candidates::alone(model))?,
         }
         Ok(())
     }
@@ -81,7 +89,7 @@ impl Execute {
         }
         match command {
             Other::Generate(generate) => Ok(generate.check()?),
-            Other::Chat(_) | Other::Info(_) | Other::Logits(_) | Other::Bench(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -94,6 +102,8 @@ impl Other {
             Other::Logits(_) => "logits",
             Other::Bench(_) => "bench",
             Other::Generate(_) => "generate",
+            Other::Eval(_) => "eval",
+            Other::Perplexity(_) => "perplexity",
         }
     }
 }

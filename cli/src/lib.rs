@@ -7,6 +7,7 @@ mod calibrate;
 mod compile;
 mod completions;
 mod driver;
+mod eval;
 mod execute;
 mod failure;
 mod inspect;
@@ -24,7 +25,8 @@ use clap::{Parser, Subcommand};
 pub use bench::Bench;
 pub use compile::{Compile, Emit};
 pub use completions::Completions;
-pub use driver::{Lowered, load, lower};
+pub use driver::{Lowered, load, load_each, lower};
+pub use eval::Eval;
 pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
@@ -60,6 +62,8 @@ enum Command {
     Inspect(Box<Inspect>),
     /// Measure how fast a model runs, beside what the machine could do
     Bench(Box<Bench>),
+    /// Measure what compressed caches cost: tasks and texts, beside a cache that keeps every row
+    Eval(Box<Eval>),
     /// Write a model with random weights, to measure speed with
     MakeModel(MakeModel),
     /// Write a shell's completion script to standard output
@@ -73,6 +77,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Run(execute) => execute.run(),
         Command::Inspect(inspect) => inspect.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Eval(eval) => eval.run(),
         Command::MakeModel(make_model) => make_model.run(),
         Command::Completions(completions) => completions.run(),
     };

@@ -67,17 +67,29 @@ pub struct ModelOptions {
         default_value = DEFAULT_KV,
         long_help = KV_HELP
     )]
-    pub kv: String,
+    pub kv: Vec<String>,
 
     /// Rows of a slot; short for rows= in --kv
     #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
 
+    /// How layers share the rows that are selected; short for budget= in --kv [default: uniform]
+    #[arg(
+        long,
+        value_name = "BUDGET",
+        long_help = "How layers share the rows that are selected, rows= being their mean: uniform, \
+                     pyramid (fewer from layer to layer, the last with a twentieth of the mean; \
+                     pyramid:N for an N-th), or a file with the rows of every layer that has no \
+                     window, in order, with white space between them. Short for budget= in --kv, \
+                     which takes rows as in 900/700/500 [default: uniform]"
+    )]
+    pub kv_budget: Option<String>,
+
     /// Number format of the attention state that a slot keeps; rounded once, when it is written
     /// [default: as products round their activations: int8 (f16 if keys have biases or heads are
     /// narrower than 32), f16 for bf16, else f32]
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub kv_dtype: Option<KvTypeOption>,
+    pub kv_dtype: Vec<KvTypeOption>,
 
     /// Number formats of the weights [default: as in the file]
     #[arg(
@@ -150,9 +162,10 @@ impl ModelOptions {
     pub fn given(&self) -> Vec<&'static str> {
         let given = [
             ("--context", self.context.is_some()),
-            ("--kv", self.kv != DEFAULT_KV),
+            ("--kv", self.kv != [DEFAULT_KV]),
             ("--kv-rows", self.kv_rows.is_some()),
-            ("--kv-dtype", self.kv_dtype.is_some()),
+            ("--kv-budget", self.kv_budget.is_some()),
+            ("--kv-dtype", !self.kv_dtype.is_empty()),
             ("--weights", self.weights.is_some()),
             ("--calibrate", self.calibrate.is_some()),
             ("--compute", self.compute.is_some()),

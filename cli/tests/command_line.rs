@@ -201,6 +201,55 @@ impl Compiled {
 }
 
 #[test]
+fn policies_are_measured_beside_a_cache_with_every_row() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plot, answers) = (folder.path().join("plot.svg"), folder.path().join("answers.jsonl"));
+    let output = weir(&[
+        "eval",
+        "models/tales/onnx",
+        "--context=600",
+        "--kv=full",
+        "--kv=snapstream,rows=600",
+        "--kv=stream,rows=64",
+        "perplexity:README.md?window=300&prompt=200&limit=9",
+        "needle:README.md?length=400&families=single,multikey&documents=3",
+        "--json",
+        "--plot",
+        plot.to_str().expect("a UTF-8 path"),
+        "--answers",
+        answers.to_str().expect("a UTF-8 path"),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = &found["perplexity"][0];
+    let [full, same, less] = [0, 1, 2].map(|policy| &text["policies"][policy]);
+    assert_eq!(full["policy"], "full");
+    // A cache with room for everything gives what one without a policy gives.
+    assert_eq!(same["perplexity"], full["perplexity"]);
+    assert_eq!(same["more_percent"]["high"], 0.0);
+    assert_ne!(less["perplexity"], full["perplexity"]);
+    let bytes = |policy: &serde_json::Value| policy["cache_bytes"].as_f64().expect("a number");
+    assert!(bytes(less) < 0.12 * bytes(full), "{} of {}", bytes(less), bytes(full));
+    assert_eq!(text["tokens"].as_u64(), text["passages"].as_u64().map(|passages| passages * 100));
+    let answers = std::fs::read_to_string(answers).expect("the answers");
+    let answers: Vec<serde_json::Value> =
+        answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |policy: &str| -> Vec<&serde_json::Value> {
+        answers.iter().filter(|answer| answer["policy"] == policy).collect()
+    };
+    let told = |policy: &str| -> Vec<&serde_json::Value> {
+        of(policy).into_iter().map(|answer| &answer["answer"]).collect()
+    };
+    assert_eq!(told("full"), told("snapstream,rows=600"));
+    assert!(
+        told("full").len() >= 6 && of("full").iter().all(|answer| answer["kv_rows_dropped"] == 0)
+    );
+    assert!(of("stream,rows=64").iter().all(|answer| answer["kv_rows_kept"] == 64));
+    let plot = std::fs::read_to_string(plot).expect("the plot");
+    assert!(plot.contains("<svg") && plot.contains("stream"), "{plot}");
+}
+
+#[test]
 fn a_conversation_takes_commands() {
     let arguments = ["run", "models/tales/onnx", "chat", "--max-tokens", "3"];
     let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));

@@ -36,9 +36,10 @@ fn options(model: &Path) -> ModelOptions {
         model: model.to_path_buf(),
         slots: 2,
         context: None,
-        kv: "full".to_owned(),
+        kv: vec!["full".to_owned()],
         kv_rows: None,
-        kv_dtype: None,
+        kv_budget: None,
+        kv_dtype: Vec::new(),
         weights: None,
         calibrate: None,
         calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,
@@ -131,7 +132,12 @@ fn the_cache_is_as_exact_as_the_products() {
         let rounds_in_layers = weights.starts_with("int") && compute != f32_products;
         for (place, is_wide) in [(&narrow, false), (&wide, true)] {
             let weights = Some(weights.to_owned());
-            let options = ModelOptions { weights, compute, kv_dtype, ..options(place) };
+            let options = ModelOptions {
+                weights,
+                compute,
+                kv_dtype: kv_dtype.into_iter().collect(),
+                ..options(place)
+            };
             let lowered = lower(&options, &ReportOptions::default(), &Progress::new(true))
                 .expect("goes through the passes");
             let caches = lowered.graph.caches.values().map(|cache| cache.dtype);

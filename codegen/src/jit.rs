@@ -5,13 +5,14 @@
 //! point to.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::container::regions::{check_image, fill_piece, seal_tables};
 use crate::container::{ContainerError, Progress};
-use crate::image::{CodeImage, ModelImage, Symbol, WeightImage};
+use crate::image::{CodeImage, ModelImage, Symbol, WeightImage, WeightPiece};
 
 /// A compiled model in memory: what a container holds, without the file.
 pub struct ModelInMemory {
@@ -19,13 +20,41 @@ pub struct ModelInMemory {
     pub code: Mmap,
     /// The tables region; all checksums but that of the weights are filled.
     pub tables: Vec<u8>,
-    /// The weights region, read-only.
-    pub weights: Mmap,
+    /// The weights region, read-only; several models may share it.
+    pub weights: Arc<Mmap>,
+}
+
+/// A packed weights region in memory, for one model or several that differ in their code alone.
+pub struct PackedWeights {
+    region: Arc<Mmap>,
+    /// Where each weight lies, and how many bytes it has.
+    places: Vec<(String, u64, u64)>,
 }
 
 /// Weights from this size on lie in a temporary file, so that they compete with other memory as the
 /// pages of a compiled file do, and do not have to fit.
 const FILE_FROM: u64 = 2 << 30;
+
+impl PackedWeights {
+    /// Packs weights.
+    pub fn pack<'a>(
+        weights: &WeightImage<'_>,
+        progress: &'a mut Progress<'a>,
+    ) -> Result<PackedWeights, ContainerError> {
+        let region = Arc::new(load_weights(weights, progress)?);
+        Ok(PackedWeights { region, places: places(weights) })
+    }
+
+    /// Whether these are the weights of an image of the same model.
+    pub fn holds(&self, weights: &WeightImage<'_>) -> bool {
+        self.region.len() as u64 == weights.bytes && self.places == places(weights)
+    }
+}
+
+fn places(weights: &WeightImage<'_>) -> Vec<(String, u64, u64)> {
+    let place = |piece: &WeightPiece<'_>| (piece.name.clone(), piece.offset, piece.bytes);
+    weights.pieces.iter().map(place).collect()
+}
 
 impl ModelInMemory {
     /// Packs a model's weights and makes its code executable.
@@ -34,11 +63,19 @@ impl ModelInMemory {
         progress: &'a mut Progress<'a>,
     ) -> Result<ModelInMemory, ContainerError> {
         check_image(image)?;
+        Self::with_weights(image, &PackedWeights::pack(&image.weights, progress)?)
+    }
+
+    /// Makes a model's code executable, over its weights that are packed already.
+    pub fn with_weights(
+        image: &ModelImage<'_>,
+        weights: &PackedWeights,
+    ) -> Result<ModelInMemory, ContainerError> {
+        check_image(image)?;
         let code = executable(&image.code.bytes).map_err(in_memory)?;
-        let weights = load_weights(&image.weights, progress)?;
         let code_digest = *blake3::hash(&image.code.bytes).as_bytes();
         let tables = seal_tables(image, code_digest, [0; 32]);
-        Ok(ModelInMemory { code, tables, weights })
+        Ok(ModelInMemory { code, tables, weights: Arc::clone(&weights.region) })
     }
 }
 

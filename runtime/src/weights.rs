@@ -214,9 +214,9 @@ impl CompiledModel {
         Self::from_regions(regions, place)
     }
 
-    /// A model in memory that the just-in-time compiler has filled: code mapped read-execute,
-    /// weights read-only, both of nobody else.
-    pub fn from_parts(code: Mmap, tables: Vec<u8>, weights: Mmap) -> Result<Self, ModelError> {
+    /// A model in memory that the just-in-time compiler has filled: code mapped read-execute, of
+    /// nobody else, and weights read-only, which other models may share.
+    pub fn from_parts(code: Mmap, tables: Vec<u8>, weights: Arc<Mmap>) -> Result<Self, ModelError> {
         // Whole words, so that the copy is aligned as tables in a file are.
         let words: Box<[u64]> = tables
             .chunks(8)

@@ -17,7 +17,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("runtime/abi", &[]),
     ("runtime/tokenizer", &[]),
     ("runtime/eval", &[]),
-    ("runtime", &["weir-abi", "weir-tokenizer"]),
+    ("runtime", &["weir-abi", "weir-eval", "weir-tokenizer"]),
     ("tests/processor", &[]),
 ];
 

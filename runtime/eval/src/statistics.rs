@@ -31,6 +31,19 @@ pub(crate) struct Cluster {
     pub(crate) sum: f64,
 }
 
+impl Estimate {
+    /// The mean of differences that have no bounds, such as those of -ln p: for each document how many
+    /// there are, and their sum. Where none differs from the mean there is nothing to be uncertain of.
+    pub fn of_differences(documents: impl IntoIterator<Item = (usize, f64)>) -> Estimate {
+        let clusters: Vec<Cluster> =
+            documents.into_iter().map(|(count, sum)| Cluster { count, sum }).collect();
+        if clusters.iter().all(|cluster| cluster.sum == 0.0) {
+            return Estimate { mean: 0.0, low: 0.0, high: 0.0 };
+        }
+        estimate(&clusters, (f64::NEG_INFINITY, f64::INFINITY))
+    }
+}
+
 /// Two-sided 5 %.
 const TAIL: f64 = 0.025;
 

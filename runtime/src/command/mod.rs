@@ -3,6 +3,7 @@
 
 pub mod bench;
 mod chat;
+pub mod eval;
 mod generate;
 mod info;
 mod logits;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::Bench;
 pub use chat::Chat;
+pub use eval::{Candidates, EVAL_NOTES, Eval, Perplexity, confined};
 pub use generate::Generate;
 pub use info::Info;
 pub use logits::{Logits, prompt_logits};
@@ -66,6 +68,10 @@ pub enum Command {
     Logits(Logits),
     /// Measure how fast the model runs, beside what the machine could do
     Bench(Bench),
+    /// Measure what the compressed cache costs: tasks, beside a cache that keeps every row
+    Eval(Eval),
+    /// Measure how well the model knows a text, with its cache and with one that keeps every row
+    Perplexity(Perplexity),
 }
 
 impl Command {
@@ -78,12 +84,17 @@ impl Command {
             Command::Verify(verify) => verify.run(&compiled),
             Command::Logits(logits) => logits.run(&Model::new(compiled)?),
             Command::Bench(bench) => bench.run(&Model::new(compiled)?),
+            Command::Eval(eval) => eval.run(&Candidates::alone(Model::new(compiled)?)),
+            Command::Perplexity(text) => text.run(&Candidates::alone(Model::new(compiled)?)),
         }
     }
 }
 
 /// The program: arguments in, exit code out.
 pub fn main() -> ExitCode {
+    if let Some(code) = confined() {
+        return code;
+    }
     // Before anything else: on an older processor the rest is of no use.
     if let Err(error) = machine::check_processor() {
         return fail(&error);

@@ -99,7 +99,7 @@ fn mapped(bytes: &[u8]) -> Mmap {
 }
 
 fn open(tables: Vec<u8>) -> Result<CompiledModel, ModelError> {
-    CompiledModel::from_parts(mapped(&CODE), tables, mapped(&WEIGHTS))
+    CompiledModel::from_parts(mapped(&CODE), tables, mapped(&WEIGHTS).into())
 }
 
 fn error_of(tables: Vec<u8>) -> String {
@@ -136,11 +136,11 @@ fn flipped_code_and_weights_are_named() {
     let tables = Builder::whole().seal();
     let mut code = CODE;
     code[3] ^= 1;
-    let error = CompiledModel::from_parts(mapped(&code), tables.clone(), mapped(&WEIGHTS));
+    let error = CompiledModel::from_parts(mapped(&code), tables.clone(), mapped(&WEIGHTS).into());
     assert!(matches!(error.unwrap_err().fault, ModelFault::Damaged(Region::Code)));
     let mut weights = WEIGHTS;
     weights[60] ^= 4;
-    let model = CompiledModel::from_parts(mapped(&CODE), tables, mapped(&weights)).unwrap();
+    let model = CompiledModel::from_parts(mapped(&CODE), tables, mapped(&weights).into()).unwrap();
     let fault = model.verify().unwrap_err().fault;
     assert!(matches!(fault, ModelFault::Damaged(Region::Weights)));
 }

@@ -1,0 +1,69 @@
+//! `weir eval`: cache policies beside each other on tasks and texts.
+
+use clap::Args;
+use weir_runtime::command::Candidates;
+use weir_runtime::{Model, command, machine};
+
+use crate::driver::{is_compiled, load_each};
+use crate::failure::Failure;
+use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
+use crate::progress::Progress;
+
+/// Measure what compressed caches cost, beside one that keeps every row.
+///
+/// --kv and --kv-dtype may be given several times here: every policy is measured in every number
+/// format, on the same prompts, each of which is computed once.
+#[derive(Args, Debug)]
+#[group(skip)]
+#[command(after_help = command::EVAL_NOTES)]
+pub struct Eval {
+    #[command(flatten)]
+    model: ModelOptions,
+
+    #[command(flatten)]
+    report: ReportOptions,
+
+    #[command(flatten)]
+    eval: command::Eval,
+}
+
+impl Eval {
+    /// Runs the command.
+    pub fn run(&self) -> Result<(), Failure> {
+        machine::check_processor()?;
+        Ok(self.eval.run(&self.candidates()?)?)
+    }
+
+    fn candidates(&self) -> Result<Candidates, Failure> {
+        let path = &self.model.model;
+        if is_compiled(path) {
+            let given = [self.model.given(), self.report.given()].concat();
+            if !given.is_empty() {
+                return Err(Failure::usage(format!(
+                    "{} is compiled already; {} needs the model that it was compiled from",
+                    path.display(),
+                    given.join(", "),
+                )));
+            }
+            return Ok(Candidates::alone(Model::open(path)?));
+        }
+        let slots = self.eval.runtime.slots.unwrap_or(DEFAULT_SLOTS);
+        let one = |kv: &String, kv_dtype| ModelOptions {
+            kv: vec![kv.clone()],
+            kv_dtype,
+            slots,
+            ..self.model.clone()
+        };
+        let mut ways = Vec::new();
+        for kv in &self.model.kv {
+            match &self.model.kv_dtype[..] {
+                [] => ways.push(one(kv, Vec::new())),
+                dtypes => ways.extend(dtypes.iter().map(|dtype| one(kv, vec![*dtype]))),
+            }
+        }
+        let progress = Progress::new(self.report.quiet);
+        let mut models = load_each(&ways, &self.report, &progress)?.into_iter().map(Model::new);
+        let model = models.next().ok_or_else(|| Failure::usage("give --kv"))??;
+        Ok(Candidates { model, others: models.collect::<Result<_, _>>()? })
+    }
+}

@@ -1,0 +1,144 @@
+//! Documents and questions: every policy answers, every answer is scored.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use serde_json::json;
+use weir_eval::{Case, Policy, Sandbox, Setting, Spec, Summary, Tally};
+
+use super::Ticker;
+use crate::comparison::{Answered, Asked, Comparison};
+use crate::text::TextStream;
+use crate::{Model, RuntimeError};
+
+/// Where every answer is written, if anybody wants to read them.
+struct Answers<'p> {
+    path: &'p Path,
+    file: BufWriter<File>,
+}
+
+/// What the user wants of the answers.
+pub(super) struct How<'p> {
+    /// Where every answer is written.
+    pub answers: Option<&'p Path>,
+    /// The permission to run programs.
+    pub sandbox: Option<Sandbox>,
+}
+
+/// Asks all questions of all tasks.
+pub(super) fn measure(
+    model: &Model,
+    comparison: &mut Comparison,
+    policies: &[Policy],
+    tasks: &[&Spec],
+    how: &How<'_>,
+) -> Result<Summary, RuntimeError> {
+    let tokenizer = model.need_tokenizer()?;
+    let measure = |text: &str| tokenizer.encode(text, false).map_or(usize::MAX, |ids| ids.len());
+    // A first token that the model wants takes a row of its own.
+    let context = Some(comparison.context() as usize - 1);
+    let mut answers = how.answers.map(Answers::create).transpose()?;
+    let mut tally = Tally::new(policies.to_vec());
+    for spec in tasks {
+        let setting = Setting { measure: &measure, context, sandbox: how.sandbox.as_ref() };
+        let cases = weir_eval::open(spec, setting).map_err(wrong)?;
+        let mut ticker = Ticker::new(format!("{spec}, questions"), cases.questions());
+        let mut done = 0;
+        for case in cases {
+            let case = case.map_err(wrong)?;
+            let scores = ask(model, comparison, &case, answers.as_mut())?;
+            done += scores.len();
+            tally.add(&case.task, &scores);
+            ticker.at(done);
+        }
+    }
+    if let Some(Answers { path, mut file }) = answers {
+        file.flush().map_err(|source| RuntimeError::File { path: path.to_owned(), source })?;
+    }
+    Ok(tally.summary())
+}
+
+/// Asks all questions of a document; per question and policy a score.
+fn ask(
+    model: &Model,
+    comparison: &mut Comparison,
+    case: &Case,
+    mut answers: Option<&mut Answers<'_>>,
+) -> Result<Vec<Vec<f64>>, RuntimeError> {
+    let tokenizer = model.need_tokenizer()?;
+    let mut asked = Vec::with_capacity(case.questions.len());
+    for question in &case.questions {
+        let prompt = model.encode(&format!("{}{}", case.document, question.text))?;
+        asked.push(Asked { prompt, max_tokens: question.max_tokens as u32 });
+    }
+    let eos = &model.facts().eos_token_ids;
+    let arms = comparison.arms().len();
+    let mut texts: Vec<Vec<(TextStream, String)>> = case
+        .questions
+        .iter()
+        .map(|question| {
+            let stream = TextStream::new(tokenizer, question.stop.clone());
+            vec![(stream, String::new()); arms]
+        })
+        .collect();
+    let answered = comparison.answer(&asked, &mut |question, arm, token| {
+        let (stream, text) = &mut texts[question][arm];
+        eos.contains(&token) || stream.push(token, text)
+    })?;
+    let mut scores = Vec::with_capacity(case.questions.len());
+    for ((question, texts), answered) in case.questions.iter().zip(&mut texts).zip(&answered) {
+        let mut own = Vec::with_capacity(arms);
+        for (arm, (stream, text)) in texts.iter_mut().enumerate() {
+            stream.finish(text);
+            let score = question.judge.score(text).map_err(wrong)?;
+            if let Some(answers) = answers.as_deref_mut() {
+                let name = &comparison.arms()[arm].name;
+                answers.write(case, &question.id, name, text, score, &answered[arm])?;
+            }
+            own.push(score);
+        }
+        scores.push(own);
+    }
+    Ok(scores)
+}
+
+/// What is wrong with a task, its file or a program.
+fn wrong(error: weir_eval::Error) -> RuntimeError {
+    match error {
+        weir_eval::Error::ProgramsNotAllowed => {
+            RuntimeError::Options(format!("{error}; --run-programs does"))
+        }
+        error => RuntimeError::Options(error.to_string()),
+    }
+}
+
+impl<'p> Answers<'p> {
+    fn create(path: &'p Path) -> Result<Answers<'p>, RuntimeError> {
+        let place = |source| RuntimeError::File { path: path.to_owned(), source };
+        Ok(Answers { path, file: BufWriter::new(File::create(path).map_err(place)?) })
+    }
+
+    fn write(
+        &mut self,
+        case: &Case,
+        id: &str,
+        policy: &str,
+        answer: &str,
+        score: f64,
+        answered: &Answered,
+    ) -> Result<(), RuntimeError> {
+        let line = json!({
+            "task": case.task,
+            "id": id,
+            "policy": policy,
+            "answer": answer,
+            "score": score,
+            "tokens": answered.ids.len(),
+            "kv_rows_kept": answered.rows.kept,
+            "kv_rows_dropped": answered.rows.dropped,
+        });
+        let place = |source| RuntimeError::File { path: self.path.to_owned(), source };
+        writeln!(self.file, "{line}").map_err(place)
+    }
+}
