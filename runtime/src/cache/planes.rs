@@ -190,6 +190,30 @@ impl SlotCache {
         (LayerPlanes { keys, values, strides: block.strides }, positions)
     }
 
+    /// Fills every slot with the first `rows` rows, whole tiles of them, of another cache's first slot,
+    /// over and over. Layers have the same heads and rows of the same bytes.
+    pub fn repeat(&mut self, other: &SlotCache, rows: u32, kinds: &[KindEntry]) {
+        let rows = rows as usize / KEY_TILE * KEY_TILE;
+        for ((own, source), kind) in self.layers.iter().zip(&other.layers).zip(kinds) {
+            let (to, from) = (own.strides, source.strides);
+            let keys = [to.key_head, from.key_head, u64::from(kind.key_row_bytes)];
+            let values = [to.value_head, from.value_head, u64::from(kind.value_row_bytes)];
+            for (own, source, sizes) in
+                [(&own.keys, &source.keys, keys), (&own.values, &source.values, values)]
+            {
+                let [to, from, row] = sizes.map(|bytes| bytes as usize);
+                let heads = self.bytes[own.clone()].chunks_exact_mut(to).enumerate();
+                for (head, place) in heads {
+                    let first = source.start + head % kind.kv_heads as usize * from;
+                    let known = &other.bytes[first..first + rows * row];
+                    for part in place.chunks_mut(known.len()) {
+                        part.copy_from_slice(&known[..part.len()]);
+                    }
+                }
+            }
+        }
+    }
+
     /// Whether large pages were asked for.
     #[cfg(test)]
     pub fn has_large_pages(&self) -> bool {

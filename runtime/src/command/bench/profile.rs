@@ -9,7 +9,7 @@ use super::measure::{Counted, Measured, Sequences, Setup, run};
 use super::{Bench, Label};
 use crate::facts::SegmentFacts;
 use crate::probe::{Peaks, Prober};
-use crate::work::Load;
+use crate::work::{Load, Work};
 use crate::{Engine, Model, RuntimeError};
 
 /// What one kernel took in all its calls.
@@ -54,11 +54,12 @@ impl Bench {
         };
         let mut profiles = Vec::new();
         for length in lengths(&self.prefill, 512) {
-            let setup = Setup { length, batch: 1, tokens: 1 };
+            let setup = Setup { length, batch: 1, tokens: 1, assumed: false };
             profiles.push(self.profile_one(model, &label.peaks, setup, "prefill")?);
         }
         for length in lengths(&self.decode, 128) {
-            let setup = Setup { length, batch: 1, tokens: self.tokens };
+            let setup =
+                Setup { length, batch: 1, tokens: self.tokens, assumed: self.assume_prompts };
             profiles.push(self.profile_one(model, &label.peaks, setup, "decode")?);
         }
         for setup in self.batches() {
@@ -76,7 +77,7 @@ impl Bench {
     ) -> Result<Profile, RuntimeError> {
         setup.check(model.compiled().header())?;
         let mut engine = self.engine(model, setup.batch)?;
-        let warm = Setup { length: setup.length.min(16), tokens: 4, ..setup };
+        let warm = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..setup };
         run(&mut engine, &warm, 0)?;
         let watch = |engine: &mut Engine<Counted>| {
             let counted = engine.model_mut();
@@ -116,6 +117,23 @@ impl Bench {
             add(facts, load, kind.layer as usize);
         }
         add(&facts.head, &loads.head, segments.head as usize);
+        // What becomes of a long prompt's rows; their work is not counted.
+        for (facts, kind) in facts.kinds.iter().zip(&segments.kinds) {
+            for (what, segment) in [("observe", kind.observe), ("compact", kind.compact)] {
+                let address = segment as usize;
+                let Some(times) = times.iter().find(|times| times.segment as usize == address)
+                else {
+                    continue;
+                };
+                let seconds = times.phases.iter().sum::<Duration>().as_secs_f64();
+                kernels.push(KernelTime {
+                    name: format!("{}/{what}", facts.name),
+                    calls: times.calls,
+                    part: 0.0,
+                    measured: Measured::new(seconds.max(1e-9), Work::default(), peaks),
+                });
+            }
+        }
         let total: f64 = kernels.iter().map(|kernel| kernel.measured.seconds).sum();
         kernels.iter_mut().for_each(|kernel| kernel.part = kernel.measured.seconds / total);
         let Setup { length: context, batch, .. } = setup;
