@@ -5,6 +5,7 @@ mod artefact;
 mod broken;
 mod company;
 mod golden;
+mod invariance;
 mod library;
 mod memory;
 mod policies;
@@ -30,6 +31,7 @@ fn main() {
     trials.extend(weights::trials());
     trials.extend(policies::trials());
     trials.extend(company::trials());
+    trials.extend(invariance::trials());
     trials.extend(artefact::trials());
     trials.extend(broken::trials());
     trials.extend(library::trials());

@@ -6,6 +6,7 @@
 //! the test can pass where it should fail, never the other way round.
 
 use std::fs;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use weir_frontend::synthetic::Shape;
+use weir_tests::places::root;
 use weir_tests::systems::{Binary, Setup, start};
 
 use crate::trial;
@@ -28,10 +30,84 @@ const CONTEXT: u32 = 1024;
 const BESIDE: u64 = 64 << 20;
 
 pub fn trials() -> Vec<Trial> {
-    ["full", "snapstream,rows=256"]
+    let mut trials: Vec<Trial> = ["full", "snapstream,rows=256"]
         .into_iter()
         .map(|kv| trial(format!("memory/{kv}"), move || ceiling_is_kept(kv)))
-        .collect()
+        .collect();
+    trials.push(trial("memory/steady".to_owned(), || {
+        steady(Course { context: 4096, rows: 96, prompt: 2000, answer: 960 })
+    }));
+    // Minutes: the attention of the prompt alone takes 25 tera-operations.
+    let longest = Course { context: 131_072, rows: 2048, prompt: 110_000, answer: 20_480 };
+    let long = trial("memory/steady-131072".to_owned(), move || steady(longest));
+    trials.push(long.with_ignored_flag(true));
+    trials
+}
+
+/// A prompt and an answer that are both many times as long as the cache.
+#[derive(Clone, Copy)]
+struct Course {
+    context: u32,
+    /// C.
+    rows: u32,
+    /// Tokens of the prompt, about.
+    prompt: usize,
+    /// Tokens of the answer, ten times C.
+    answer: usize,
+}
+
+/// Memory that a program may touch after its first tokens: a page here and there of the stack, of the
+/// allocator and of the answer's own text.
+const TOUCHED_LATE: u64 = 1 << 20;
+
+/// Once a sequence is being continued, memory no longer grows, and all of it stays below what was
+/// printed.
+fn steady(course: Course) -> Result<()> {
+    let setup = Setup {
+        context: course.context,
+        kv: format!("snapstream,rows={},recent={},window=16", course.rows, course.rows / 4),
+        kv_dtype: None,
+        compute: None,
+        weights: None,
+        calibrate: None,
+        slots: 1,
+    };
+    let binary = Binary::compile(&root().join("models/tales/onnx"), &setup)?;
+    let facts: Value = serde_json::from_str(&binary.run(&["info", "--json"])?)?;
+    let part = |name: &str| facts["memory"][name].as_u64().with_context(|| name.to_owned());
+    let parts = ["step", "logits", "tokenizer", "process", "cache", "prefill"];
+    let printed = parts.into_iter().map(part).sum::<Result<u64>>()?;
+    // Four words that the tokenizer has as a token each.
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), "Once upon a day ".repeat(course.prompt / 4))?;
+    let mut program = Command::new(binary.path());
+    program.args(["generate", "--ignore-eos", "--max-tokens", &course.answer.to_string()]);
+    program.arg("--prompt-file").arg(file.path());
+    let mut child = start(program.stdout(Stdio::piped()).stderr(Stdio::null()))?;
+    let mut output = child.stdout.take().context("its standard output")?;
+    let anonymous = || anonymous(child.id());
+    let (mut begun, mut last, mut read) = (None, 0, 0);
+    let mut piece = [0; 64];
+    loop {
+        let bytes = output.read(&mut piece)?;
+        if bytes == 0 {
+            break;
+        }
+        read += bytes;
+        // The first tokens touch what a step needs.
+        if read > 64 {
+            last = anonymous().unwrap_or(last);
+            begun.get_or_insert(last);
+        }
+    }
+    let outcome = child.wait()?;
+    ensure!(outcome.success(), "generate: {outcome}");
+    let begun = begun.context("an answer")?;
+    println!("{read} bytes of text; {} KiB, then {} of {}", begun >> 10, last >> 10, printed >> 10);
+    ensure!(last <= begun + TOUCHED_LATE, "{begun} bytes at first, {last} at the end");
+    ensure!(last <= printed, "{last} bytes, {printed} printed: {facts:#}");
+    ensure!(last > part("cache")?, "{last} bytes with {facts:#}");
+    Ok(())
 }
 
 /// Narrow, so that it is quick, but with as many tokens as Llama 3 has, and heads so wide that a slot
@@ -93,18 +169,21 @@ fn peak_anonymous(binary: &Binary) -> Result<u64> {
             .args(["--prompt", &format!("{slot} once upon a ").repeat(CONTEXT as usize / 16 - 4)]);
     }
     let mut child = start(program.stdout(Stdio::null()).stderr(Stdio::null()))?;
-    let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     let outcome = loop {
         if let Some(outcome) = child.try_wait()? {
             break outcome;
         }
-        let text = fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        peak = peak.max(kibibytes.unwrap_or(0) << 10);
+        peak = peak.max(anonymous(child.id()).unwrap_or(0));
         sleep(Duration::from_millis(1));
     };
     ensure!(outcome.success(), "generate: {outcome}");
     Ok(peak)
+}
+
+/// Anonymous memory of a process in bytes, while it is there.
+fn anonymous(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }

@@ -3,8 +3,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use weir_runtime::RuntimeOptions;
+use weir_runtime::comparison::{Comparison, Passage, surprise};
+use weir_runtime::forward::Forward;
 use weir_tests::activations::Bound;
 use weir_tests::compare::{FLOAT, close};
 use weir_tests::golden::read;
@@ -37,6 +40,8 @@ pub fn trials() -> Vec<Trial> {
             "snapstream,rows=64,recent=16,window=8,agg=max,pooling=max,normalise=candidates",
         ),
         ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=7,agg=defensive"),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=pyramid:2"),
+        ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference,budget=pyramid"),
         ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference"),
         ("llama-genai-fp32", "snapkv,rows=40,recent=8,limit=44"),
         ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
@@ -59,7 +64,69 @@ pub fn trials() -> Vec<Trial> {
     ] {
         trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));
     }
+    for (name, kv_dtype) in [
+        ("llama-genai-fp32", weir::KvTypeOption::F32),
+        ("mistral-layered-genai-fp32", weir::KvTypeOption::F32),
+        ("narrow-nbits-int4", weir::KvTypeOption::Int8),
+        ("narrow-nbits-int4", weir::KvTypeOption::F16),
+    ] {
+        let place = format!("policies/compared/{name}/{kv_dtype:?}");
+        trials.push(trial(place, move || compared(name, kv_dtype)));
+    }
     trials
+}
+
+/// Models that take over a prompt which one of them has computed go on as each does by itself.
+fn compared(name: &str, kv_dtype: weir::KvTypeOption) -> Result<()> {
+    const POLICIES: [&str; 5] = [
+        "snapstream,rows=64,sinks=4,recent=16,window=8",
+        "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",
+        "snapkv,rows=48,recent=20,agg=max",
+        "stream,rows=48,sinks=4",
+        "full",
+    ];
+    let folder = fixture(name);
+    let setup =
+        |kv: &str| Setup { kv: kv.to_owned(), kv_dtype: Some(kv_dtype), ..Setup::exact(320) };
+    let options = RuntimeOptions { slots: Some(2), threads: Some(2), isa: None };
+    let cases = read(&folder)?;
+    let mut arms = Vec::new();
+    for kv in POLICIES {
+        arms.push((kv.to_owned(), setup(kv).load(&folder)?.forward(&options)?));
+    }
+    let whole = setup(POLICIES[0]).load(&folder)?;
+    let whole = Forward::keeping_all(whole.compiled().clone(), &options, 320)?;
+    arms.push(("full".to_owned(), whole));
+    let mut comparison = Comparison::new(arms, 320)?;
+    let tokens: Vec<Vec<u32>> =
+        cases.iter().map(|case| [&case.prompt[..], &case.forced].concat()).collect();
+    let passages: Vec<Passage<'_>> = tokens
+        .iter()
+        .zip(&cases)
+        .map(|(tokens, case)| Passage { tokens, prompt: case.prompt.len() })
+        .collect();
+    let surprises = comparison.surprise(&passages)?;
+    for (index, kv) in POLICIES.iter().chain(["full"].iter()).enumerate() {
+        for (case, surprises) in cases.iter().zip(&surprises) {
+            // A static layout divides a prompt that it keeps whole, and so the sums over it.
+            if kv.contains("static") && case.prompt.len() <= 64 {
+                continue;
+            }
+            let alone = Jit::compile(&folder, &setup(kv))?.logits(&case.prompt, &case.forced)?;
+            let vocabulary = alone.steps.values.len() / case.forced.len();
+            let rows = alone.steps.values.chunks_exact(vocabulary);
+            let alone: Vec<f64> =
+                rows.zip(&case.forced).map(|(row, id)| surprise(row, *id)).collect();
+            // A ring for a window turns while a prompt is computed by itself: sums in another order.
+            let mut pairs = surprises[index].iter().zip(&alone);
+            let same = match name.starts_with("mistral-layered") {
+                true => pairs.all(|(one, other)| (one - other).abs() <= f64::from(SAME)),
+                false => surprises[index] == alone,
+            };
+            ensure!(same, "{kv}, {} rows", case.prompt.len());
+        }
+    }
+    Ok(())
 }
 
 fn same(name: &str) -> Result<()> {
