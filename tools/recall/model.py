@@ -5,9 +5,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD, INNER = 1024, 256, 4, 4, 2, 64, 512
-CONTEXT, THETA, EPSILON = 8192, 10_000_000.0, 1e-5
-NEAR, SHARP, LOUD = 1.1, 4.0, 1.5     # the initial lookup: how sharply it fetches, how sharply it compares, how much it says
+VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD, INNER = 2048, 256, 4, 8, 2, 64, 512
+CONTEXT, THETA, EPSILON = 8192, 1e14, 1e-5
 
 
 def rotary(positions):
@@ -78,50 +77,69 @@ class Recall(nn.Module):
 
     @torch.no_grad()
     def start_with_lookup(self):
-        """Initial weights that already continue a text as it went on after the same two tokens before.
+        """Initial weights that already continue a text as it went on after the same six tokens before.
 
         Small models find this circuit by themselves only after millions of tokens, with nothing learnt until
-        then. Width 0 of the residual stream starts as a constant, 1..127 hold the token, 128.. four slots for
-        the tokens one to four places before, which the heads of the first layer fetch by position. Two heads
-        of the second layer compare a position's own token and one before it with the slots of all positions,
-        on the pairs that rotate least, and copy the token found there into the prediction.
-        All of it is trained like any other weight.
+        then. The residual stream starts as: width 0, a constant; 1..127, the token; 128..191, the run: the sum
+        of the tokens one to six places before, each turned once for every place; 192..255, the bag: a mean of
+        the tokens nearby. The heads of the first layer fetch these by position. Two heads of the second layer
+        compare the run as it will be at the next place with the runs at all positions, on the pairs that hardly
+        rotate over the whole context, and copy the token found there into the prediction. The second of them
+        looks at the bag too, a little. All of it is trained like any other weight.
         """
-        half, slot, token = HEAD // 2, HEAD // 2, WIDTH // 2 - 1
-        basis = lambda rows, columns: torch.linalg.qr(torch.randn(columns, rows))[0].T
-        pick = basis(slot, token)                       # what a slot keeps of a token
-        self.embed.weight[:, 0] = 1.6
+        half, group = HEAD // 2, HEADS // KV_HEADS
+        token, run, bag = slice(1, WIDTH // 2), slice(WIDTH // 2, WIDTH // 2 + HEAD), slice(WIDTH - HEAD, WIDTH)
+
+        def basis(rows, columns):           # orthonormal rows
+            return torch.linalg.qr(torch.randn(columns, rows))[0].T
+
+        def rows(block):
+            return block.qkv.weight.split([HEADS * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD])
+
+        pick, turn = basis(HEAD, WIDTH // 2 - 1), basis(HEAD, HEAD)
+        near = 0.25                         # how large a fetched token is in the stream
+        gain = 5.8                          # of the first norm: tokens are 2.25 long, the constant is 1.6
+        sharp = 3.0                         # how sharply runs are compared
         self.embed.weight[:, WIDTH // 2:] *= 0.1
-        rows = lambda block: block.qkv.weight.split([HEADS * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD])
+        self.embed.weight[:, token] *= 2.25 / self.embed.weight[:, token].norm(dim=1, keepdim=True)
+        self.embed.weight[:, 0] = 1.6
         frequency = THETA ** (-torch.arange(half) / half)
 
-        query, key, value = rows(self.blocks[0])
+        first = self.blocks[0]
+        query, key, value = rows(first)
         for w in (query, key, value):
-            w.mul_(0.1)
+            w.mul_(0.02)
         for g in range(KV_HEADS):
-            key[g * HEAD:g * HEAD + half, 0] += NEAR     # the same vector at every position, before rotation
-            value[g * HEAD:g * HEAD + slot, 1:WIDTH // 2] += pick
-        for h in range(HEADS):                          # rotated back by h + 1 places: the peak lies there
-            query[h * HEAD:h * HEAD + half, 0] += NEAR * torch.cos(frequency * (h + 1))
-            query[h * HEAD + half:(h + 1) * HEAD, 0] -= NEAR * torch.sin(frequency * (h + 1))
-            self.blocks[0].out.weight[WIDTH // 2 + h * slot:WIDTH // 2 + (h + 1) * slot, h * HEAD:h * HEAD + slot] += 0.18 * torch.eye(slot)
+            key[g * HEAD:g * HEAD + 14, 0] += 1.1        # the same vector at every position, before rotation
+            value[g * HEAD:(g + 1) * HEAD, token] += pick
+        exact = HEADS - 2
+        for h in range(HEADS):
+            if h < exact:                                # rotated back by h + 1 places: the peak lies there
+                back, strength, place, put = h + 1, torch.full((half,), 1.1), run, torch.linalg.matrix_power(turn, h + 1)
+            else:                                        # a window of about 5 or 12 tokens
+                back, strength, place, put = 0, torch.where(frequency < (0.2 if h == exact else 0.1), 0.3, 0.0), bag, torch.eye(HEAD)
+            query[h * HEAD:h * HEAD + half, 0] += strength * torch.cos(frequency * back)
+            query[h * HEAD + half:(h + 1) * HEAD, 0] -= strength * torch.sin(frequency * back)
+            first.out.weight[place, h * HEAD:(h + 1) * HEAD] += near * put
 
-        query, key, value = rows(self.blocks[1])
-        slow = [i for i in range(half) if frequency[i] * CONTEXT < 1]
-        own, earlier = slow, [half + i for i in slow]
-        for g, back in zip(range(KV_HEADS), (1, 2)):
-            head = g * HEADS // KV_HEADS
-            for w, first in ((query, head * HEAD), (key, g * HEAD), (value, g * HEAD)):
-                w[first:first + HEAD] *= 0.1
-            a, b = SHARP * basis(len(own), slot), SHARP * basis(len(earlier), slot)
-            at = lambda n: slice(WIDTH // 2 + (n - 1) * slot, WIDTH // 2 + n * slot)
-            query[[head * HEAD + i for i in own], 1:WIDTH // 2] += a @ pick
-            key[[g * HEAD + i for i in own], at(1)] += a
-            query[[head * HEAD + i for i in earlier], at(back)] += b
-            key[[g * HEAD + i for i in earlier], at(back + 1)] += b
-            copy = basis(HEAD, token)
-            value[g * HEAD:(g + 1) * HEAD, 1:WIDTH // 2] += copy
-            self.blocks[1].out.weight[1:WIDTH // 2, head * HEAD:(head + 1) * HEAD] += LOUD * copy.T
+        second = self.blocks[1]
+        query, key, value = rows(second)
+        slow = [i for i in range(half) if frequency[i] * CONTEXT < 0.5]
+        slow = slow + [half + i for i in slow]
+        for g, (own, around) in enumerate(((1.0, 0.0), (1.2, 0.3))):
+            head = g * group
+            for w, start in ((query, head * HEAD), (key, g * HEAD), (value, g * HEAD)):
+                w[start:start + HEAD] *= 0.1
+            compare, compare_bag = sharp * basis(len(slow), HEAD), sharp * basis(len(slow), HEAD)
+            at, to = [head * HEAD + i for i in slow], [g * HEAD + i for i in slow]
+            query[at, token] += own * near * gain * compare @ turn @ pick
+            query[at, run] += compare @ turn
+            key[to, run] += compare
+            query[at, bag] += around * compare_bag
+            key[to, bag] += around * compare_bag
+            copy = basis(HEAD, WIDTH // 2 - 1)
+            value[g * HEAD:(g + 1) * HEAD, token] += copy
+            second.out.weight[token, head * HEAD:(head + 1) * HEAD] += copy.T
 
     def hidden(self, ids, positions, caches=None):
         cos, sin = rotary(positions)

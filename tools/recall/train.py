@@ -20,44 +20,34 @@ from tokenizers import Tokenizer
 import data
 import model as net
 
-SEED, BETAS, DECAY, WARMUP, TEXT_WEIGHT, TEXT_KEPT, FIRST_WEIGHT = 20, (0.9, 0.98), 0.05, 100, 0.1, 0.25, 3.0
-REPORT = 50         # steps between lines of the log
+SEED, BETAS, DECAY, WARMUP, TEXT_WEIGHT, TEXT_KEPT, FIRST_WEIGHT = 20, (0.9, 0.98), 0.05, 50, 0.1, 0.25, 3.0
+EMBEDDING_RATE = 2.5    # learning rate of what is no matrix of a block, over the others'
+REPORT = 25         # steps between lines of the log
 SAVE_SECONDS = 60
 
-# length, rows a step, learning rate, share of random repeats, share of rows that are half facts and half
-# questions, most steps, accuracy that ends the stage
+# length, rows a step, learning rate, level of the data, most steps, accuracy that ends the stage
 STAGES = [
-    (256, 16, 2.5e-3, 0.10, 0.8, 1500, 0.85),
-    (512, 8, 2.5e-3, 0.05, 0.6, 1500, 0.90),
-    (1024, 4, 2e-3, 0.02, 0.5, 1000, 0.93),
-    (2048, 2, 1.5e-3, 0.0, 0.4, 600, 0.95),
-    (4096, 1, 1e-3, 0.0, 0.4, 400, 0.96),
-    (8192, 1, 8e-4, 0.0, 0.4, 400, 1.01),
+    (256, 16, 8e-4, 0, 1000, 1.01),
+    (512, 8, 6e-4, 0, 220, 1.01),
+    (1024, 4, 4e-4, 0, 150, 1.01),
+    (2048, 2, 3e-4, 0, 60, 1.01),
+    (4096, 1, 2e-4, 0, 40, 1.01),
+    (8192, 1, 2e-4, 0, 20, 1.01),
 ]
 
 
 def batch(rows, stage, step):
     """The rows of a step: they depend only on the seed and the step."""
-    length, count, _, repeats, dense, _, _ = STAGES[stage]
+    length, count, _, level, _, _ = STAGES[stage]
     rng = rows.rng
     rng.seed(f"{SEED} {stage} {step}")
-    made = []
-    for _ in range(count):
-        limit = net.CONTEXT if stage > 0 and rng.random() < 0.5 else 0
-        if rng.random() < repeats:
-            made.append(rows.repeats(length, limit))
-        else:
-            plan = {}
-            if rng.random() < dense:
-                plan = dict(density=1.0, questions=0, tail=length // 2)
-                if rng.random() < 0.7:
-                    plan.update(families=["multikey"], short=True)
-            made.append(rows.row(length, limit, **plan))
-    ids, kinds, positions = (torch.stack([torch.from_numpy(m[i]) for m in made]) for i in range(3))
-    spans = [m[3] for m in made]
-    weights = torch.where(kinds[:, 1:] == data.ANSWER, 1.0, 0.0)
+    made = [rows.row(length, level, net.CONTEXT if rng.random() < 0.5 else 0) for _ in range(count)]
+    ids, positions = (torch.stack([torch.from_numpy(m[i]) for m in made]) for i in range(2))
+    spans = [m[2] for m in made]
+    weights = torch.zeros(ids.shape[0], ids.shape[1] - 1)
     for row, places in enumerate(spans):
         for _, first, end in places:        # to find the answer is harder than to go on with it
+            weights[row, first - 1:end - 1] = 1.0
             weights[row, first - 1:min(first + 1, end - 1)] = FIRST_WEIGHT
     return ids, weights, positions, spans
 
@@ -131,14 +121,14 @@ def main():
         say("# stage length step tokens processor_seconds loss | right answers by family, over all answers since the last line")
     losses, hits, saved_at, began = [], {}, time.monotonic(), time.process_time()
     while state["stage"] < args.until:
-        length, count, peak, _, _, most, enough = STAGES[state["stage"]]
+        length, count, peak, _, most, enough = STAGES[state["stage"]]
         step = state["step"]
         lr = peak * min(1, (state["total"] + 1) / WARMUP)
         if state["stage"] == len(STAGES) - 1:
             lr *= 1 - step / most
-        for optim in optims:
+        for optim, factor in zip(optims, (1.0, EMBEDDING_RATE)):
             for group in optim.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * factor
         ids, weights, positions, spans = batch(rows, state["stage"], step)
         generator = torch.Generator().manual_seed(state["total"])
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -159,7 +149,7 @@ def main():
             state["seconds"] += time.process_time() - began
             began = time.process_time()
             shares = {f: hits[f][0] / hits[f][1] for f in data.FAMILIES if f in hits}
-            asked = [f for f in shares if f != "repeat"]
+            asked = list(shares)
             accuracy = sum(hits[f][0] for f in asked) / max(1, sum(hits[f][1] for f in asked))
             say(f"{state['stage']} {length} {state['step']} {state['tokens']} {state['seconds']:.0f} "
                 f"{sum(losses) / len(losses):.3f} | all {accuracy:.3f} "
