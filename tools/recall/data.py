@@ -13,6 +13,10 @@ Families (a document may mix them):
     multiquery  two or three keys in one question
     trace       A = 12. B = A. C = B. What is the value of C?
     copy        a passage quoted under a name
+
+The level says how wide the choice is. Level 0: single, multikey and passkey; six wordings, each asked for by
+questions that end in its own words. Level 1: more wordings, keys and values, multivalue, and questions that
+go with any wording. Level 2: everything.
 """
 import random
 import re

@@ -1,11 +1,11 @@
 """Dense recall of a trained model: greedy answers, right only if every character is.
 
-    evaluate.py TEXTS OUT [--lengths 2048,4096,8192] [--questions 200] [--families ...] [--known]
+    evaluate.py TEXTS OUT [--lengths 2048,4096,8192] [--questions 200] [--families ...] [--level 0] [--known]
 
-Documents are new (other seeds); words as keys and values come from a held-out eighth of the words, and half
-the wordings are held-out ones (--known: words and wordings of the training, other seeds). Each document is
-read once; its questions are then asked one by one, each directly after the document, as if it were the only
-one.
+Documents are new (other seeds); words as keys and values come from a held-out eighth of the words. Held-out
+wordings come in too, from level 1 on (for `passkey` and for the nouns from level 0). --known: words and
+wordings of the training, other seeds. Each document is read once; its questions are then asked one by one,
+each directly after the document, as if it were the only one.
 """
 import argparse
 import os
@@ -52,8 +52,7 @@ def accuracy(model, rows, family, length, questions, level):
     while asked < questions:
         ids, asks = case(rows, family, length, level)
         caches = [[] for _ in model.blocks]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
-            model.hidden(torch.tensor([ids]), torch.arange(len(ids))[None], caches)
+        model.hidden(torch.tensor([ids]), torch.arange(len(ids))[None], caches)
         for question, expected in asks:
             got = answer(model, caches, len(ids), rows.encode(question), stop)
             right += rows.tokenizer.decode(got).strip() == expected.strip()
@@ -67,8 +66,8 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--lengths", default="2048,4096,8192")
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--families", default=",".join(data.FAMILIES))
-    parser.add_argument("--level", type=int, default=2, help="of the data: which wordings, keys and values")
+    parser.add_argument("--families", default="single,multikey,passkey", help="of " + ", ".join(data.FAMILIES))
+    parser.add_argument("--level", type=int, default=0, help="of the data: which wordings, keys and values")
     parser.add_argument("--known", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("THREADS", os.cpu_count())))

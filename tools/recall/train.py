@@ -5,9 +5,9 @@
 TEXTS holds the three texts that data.py names; OUT receives tokenizer.json, train.log and checkpoint.pt.
 Started again with the same OUT it goes on where the checkpoint was written.
 
-Rows are short at first and then longer and longer; from the second stage on, half the rows have positions
-that jump ahead, so that short rows show distances of up to 8,192. A stage ends when the recent answers are
-good enough or after its last step.
+Rows are short at first and then longer and longer; half of them have positions that jump ahead, so that short
+rows show distances of up to 8,192. A stage ends when the recent answers are good enough or after its last
+step.
 """
 import argparse
 import os
@@ -27,12 +27,11 @@ SAVE_SECONDS = 60
 
 # length, rows a step, learning rate, level of the data, most steps, accuracy that ends the stage
 STAGES = [
-    (256, 16, 8e-4, 0, 1000, 1.01),
-    (512, 8, 6e-4, 0, 220, 1.01),
-    (1024, 4, 4e-4, 0, 150, 1.01),
-    (2048, 2, 3e-4, 0, 60, 1.01),
-    (4096, 1, 2e-4, 0, 40, 1.01),
-    (8192, 1, 2e-4, 0, 20, 1.01),
+    (256, 16, 5e-4, 0, 900, 1.01),
+    (512, 8, 4e-4, 0, 160, 1.01),
+    (1024, 4, 3e-4, 0, 100, 1.01),
+    (2048, 2, 2e-4, 0, 50, 1.01),
+    (4096, 1, 2e-4, 0, 30, 1.01),
 ]
 
 
