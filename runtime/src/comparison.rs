@@ -10,6 +10,16 @@ use crate::forward::{Forward, StagedPrompt, StepFault, StepModel, StepRow};
 use crate::sampling::greedy;
 use crate::{RequestError, RuntimeError};
 
+/// Something to compare.
+pub struct Candidate {
+    /// What it is called in tables.
+    pub name: String,
+    /// Number format of its rows: only rows of the same format can be taken over.
+    pub format: String,
+    /// What runs it.
+    pub forward: Forward,
+}
+
 /// One of the things that are compared.
 pub struct Arm {
     /// What it is called in tables.
@@ -21,6 +31,7 @@ pub struct Arm {
 
 /// Arms with the same number format of rows.
 struct Group {
+    format: String,
     /// The arm whose code computes prompts.
     lead: usize,
     staged: StagedPrompt,
@@ -94,7 +105,7 @@ impl Comparison {
     /// Compares these, with prompts and answers of at most `context` rows.
     ///
     /// Errors if they differ in more than how rows are kept, or one has too short a context.
-    pub fn new(arms: Vec<(String, Forward)>, context: u32) -> Result<Comparison, RuntimeError> {
+    pub fn new(arms: Vec<Candidate>, context: u32) -> Result<Comparison, RuntimeError> {
         let wrong = |name: &str, what: &str| RuntimeError::Options(format!("{name}: {what}"));
         let mut comparison = Comparison {
             arms: Vec::new(),
@@ -103,20 +114,24 @@ impl Comparison {
             context,
             logits: Vec::new(),
         };
-        let observed = arms.iter().map(|(_, forward)| most_observed(forward)).max().unwrap_or(0);
-        for (name, forward) in arms {
+        let observed = arms.iter().map(|arm| most_observed(&arm.forward)).max().unwrap_or(0);
+        for Candidate { name, format, forward } in arms {
             let shape = forward.shape();
             if shape.context < context {
                 let reason = format!("its context ends after {} rows", shape.context);
                 return Err(wrong(&name, &reason));
             }
-            let alike = |group: &Group| comparison.arms[group.lead].forward.has_layers_of(&forward);
+            let alike = |group: &Group| {
+                let lead = &comparison.arms[group.lead].forward;
+                group.format == format && lead.has_layers_of(&forward)
+            };
             let group = match comparison.groups.iter().position(alike) {
                 Some(group) => group,
                 None => {
                     let staged = StagedPrompt::new(&forward, context, observed)?;
                     let logits = vec![0.0; shape.vocabulary as usize];
-                    comparison.groups.push(Group { lead: comparison.arms.len(), staged, logits });
+                    let lead = comparison.arms.len();
+                    comparison.groups.push(Group { format, lead, staged, logits });
                     comparison.groups.len() - 1
                 }
             };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use weir_runtime::RuntimeOptions;
-use weir_runtime::comparison::{Comparison, Passage, surprise};
+use weir_runtime::comparison::{Candidate, Comparison, Passage, surprise};
 use weir_runtime::forward::Forward;
 use weir_tests::activations::Bound;
 use weir_tests::compare::{FLOAT, close};
@@ -64,20 +64,22 @@ pub fn trials() -> Vec<Trial> {
     ] {
         trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));
     }
-    for (name, kv_dtype) in [
-        ("llama-genai-fp32", weir::KvTypeOption::F32),
-        ("mistral-layered-genai-fp32", weir::KvTypeOption::F32),
-        ("narrow-nbits-int4", weir::KvTypeOption::Int8),
-        ("narrow-nbits-int4", weir::KvTypeOption::F16),
+    const FLOATS: &[weir::KvTypeOption] = &[weir::KvTypeOption::F32];
+    // Rows of the second and the third have as many bytes and mean other numbers.
+    const ALL: &[weir::KvTypeOption] =
+        &[weir::KvTypeOption::Int8, weir::KvTypeOption::F16, weir::KvTypeOption::Bf16];
+    for (name, formats) in [
+        ("llama-genai-fp32", FLOATS),
+        ("mistral-layered-genai-fp32", FLOATS),
+        ("narrow-nbits-int4", ALL),
     ] {
-        let place = format!("policies/compared/{name}/{kv_dtype:?}");
-        trials.push(trial(place, move || compared(name, kv_dtype)));
+        trials.push(trial(format!("policies/compared/{name}"), move || compared(name, formats)));
     }
     trials
 }
 
 /// Models that take over a prompt which one of them has computed go on as each does by itself.
-fn compared(name: &str, kv_dtype: weir::KvTypeOption) -> Result<()> {
+fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
     const POLICIES: [&str; 5] = [
         "snapstream,rows=64,sinks=4,recent=16,window=8",
         "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",
@@ -86,17 +88,29 @@ fn compared(name: &str, kv_dtype: weir::KvTypeOption) -> Result<()> {
         "full",
     ];
     let folder = fixture(name);
-    let setup =
-        |kv: &str| Setup { kv: kv.to_owned(), kv_dtype: Some(kv_dtype), ..Setup::exact(320) };
+    let setup = |kv: &str, format: weir::KvTypeOption| Setup {
+        kv: kv.to_owned(),
+        kv_dtype: Some(format),
+        ..Setup::exact(320)
+    };
     let options = RuntimeOptions { slots: Some(2), threads: Some(2), isa: None };
     let cases = read(&folder)?;
-    let mut arms = Vec::new();
-    for kv in POLICIES {
-        arms.push((kv.to_owned(), setup(kv).load(&folder)?.forward(&options)?));
+    let whole = setup(POLICIES[0], formats[0]).load(&folder)?;
+    let candidate = |kv: &str, format: weir::KvTypeOption, forward: Forward| Candidate {
+        name: kv.to_owned(),
+        format: format!("{format:?}"),
+        forward,
+    };
+    let forward = Forward::keeping_all(whole.compiled().clone(), &options, 320)?;
+    let mut arms = vec![candidate("full", formats[0], forward)];
+    let mut ways = vec![("full", formats[0])];
+    for format in formats {
+        for kv in POLICIES {
+            let forward = setup(kv, *format).load(&folder)?.forward(&options)?;
+            arms.push(candidate(kv, *format, forward));
+            ways.push((kv, *format));
+        }
     }
-    let whole = setup(POLICIES[0]).load(&folder)?;
-    let whole = Forward::keeping_all(whole.compiled().clone(), &options, 320)?;
-    arms.push(("full".to_owned(), whole));
     let mut comparison = Comparison::new(arms, 320)?;
     let tokens: Vec<Vec<u32>> =
         cases.iter().map(|case| [&case.prompt[..], &case.forced].concat()).collect();
@@ -106,13 +120,14 @@ fn compared(name: &str, kv_dtype: weir::KvTypeOption) -> Result<()> {
         .map(|(tokens, case)| Passage { tokens, prompt: case.prompt.len() })
         .collect();
     let surprises = comparison.surprise(&passages)?;
-    for (index, kv) in POLICIES.iter().chain(["full"].iter()).enumerate() {
+    for (index, (kv, format)) in ways.into_iter().enumerate() {
         for (case, surprises) in cases.iter().zip(&surprises) {
             // A static layout divides a prompt that it keeps whole, and so the sums over it.
             if kv.contains("static") && case.prompt.len() <= 64 {
                 continue;
             }
-            let alone = Jit::compile(&folder, &setup(kv))?.logits(&case.prompt, &case.forced)?;
+            let mut alone = Jit::compile(&folder, &setup(kv, format))?;
+            let alone = alone.logits(&case.prompt, &case.forced)?;
             let vocabulary = alone.steps.values.len() / case.forced.len();
             let rows = alone.steps.values.chunks_exact(vocabulary);
             let alone: Vec<f64> =
@@ -123,7 +138,7 @@ fn compared(name: &str, kv_dtype: weir::KvTypeOption) -> Result<()> {
                 true => pairs.all(|(one, other)| (one - other).abs() <= f64::from(SAME)),
                 false => surprises[index] == alone,
             };
-            ensure!(same, "{kv}, {} rows", case.prompt.len());
+            ensure!(same, "{kv} in {format:?}, {} rows", case.prompt.len());
         }
     }
     Ok(())

@@ -195,8 +195,8 @@ impl Forward {
         Ok(self.team.enter(entry, [embed].into_iter().chain(layers).chain(head))?)
     }
 
-    /// Whether two models have the same layers with the same rows, so that one may take over what the
-    /// other has staged.
+    /// Whether two models have layers with the same heads and as many bytes a row. One may take over
+    /// what the other has staged if these bytes also mean the same numbers, which is not known here.
     pub fn has_layers_of(&self, other: &Forward) -> bool {
         same_kinds(&self.layers, &other.layers)
     }

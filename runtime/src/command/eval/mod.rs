@@ -21,7 +21,7 @@ pub use passages::{PassageOptions, TextFigures};
 use super::numbers::whole;
 use super::options::RuntimeArguments;
 use super::say;
-use crate::comparison::{Arm, Comparison};
+use crate::comparison::{Arm, Candidate, Comparison};
 use crate::forward::{Forward, StepModel};
 use crate::{Model, RuntimeError};
 
@@ -249,12 +249,13 @@ impl Eval {
             false => kv.to_owned(),
         };
         let whole = Forward::keeping_all(first, &options, rows)?;
-        let mut arms = vec![(name("full", dtype), whole)];
+        let mut arms =
+            vec![Candidate { name: name("full", dtype), format: dtype.clone(), forward: whole }];
         for model in candidates.models() {
             let build = &model.facts().build;
-            let name = name(&build.kv, &build.kv_dtype);
-            if !arms.iter().any(|(known, _)| *known == name) {
-                arms.push((name, model.forward(&options)?));
+            let (name, format) = (name(&build.kv, &build.kv_dtype), build.kv_dtype.clone());
+            if !arms.iter().any(|arm| arm.name == name) {
+                arms.push(Candidate { name, format, forward: model.forward(&options)? });
             }
         }
         Comparison::new(arms, rows)

@@ -4,7 +4,7 @@ use weir_abi::{CacheLayout, CachePolicy};
 
 use super::{CONTEXT, ROTARY_SWITCH, expected_answer, layout, layouts, model};
 use super::{VOCABULARY, mix, prompt_of, reference};
-use crate::comparison::{Asked, Comparison, Passage, surprise};
+use crate::comparison::{Asked, Candidate, Comparison, Passage, surprise};
 use crate::forward::Forward;
 use crate::{RuntimeError, RuntimeOptions};
 
@@ -34,9 +34,13 @@ fn forward(layouts: &[CacheLayout], slots: u32) -> Forward {
     forward
 }
 
+fn candidate(name: &str, forward: Forward) -> Candidate {
+    Candidate { name: name.to_owned(), format: "f32".to_owned(), forward }
+}
+
 fn comparison(slots: u32) -> Comparison {
     let named = |(index, layouts): (usize, &Vec<CacheLayout>)| {
-        (format!("arm {index}"), forward(layouts, slots))
+        candidate(&format!("arm {index}"), forward(layouts, slots))
     };
     Comparison::new(arms().iter().enumerate().map(named).collect(), CONTEXT).unwrap()
 }
@@ -115,7 +119,7 @@ fn a_model_without_its_layouts_keeps_every_row() {
     let compiled = model(&layouts(true));
     let options = RuntimeOptions { slots: Some(2), threads: Some(1), isa: None };
     let whole = || Forward::keeping_all(compiled.compiled().clone(), &options, 38).unwrap();
-    let mut comparison = Comparison::new(vec![("full".to_owned(), whole())], 38).unwrap();
+    let mut comparison = Comparison::new(vec![candidate("full", whole())], 38).unwrap();
     let asked = questions();
     let answers = comparison.answer(&asked, &mut |_, _, _| false).unwrap();
     for (asked, answers) in asked.iter().zip(&answers) {
@@ -132,7 +136,7 @@ fn a_model_without_its_layouts_keeps_every_row() {
 
 #[test]
 fn what_cannot_be_compared_is_refused() {
-    let arms = || vec![("one".to_owned(), forward(&layouts(true), 1))];
+    let arms = || vec![candidate("one", forward(&layouts(true), 1))];
     let error = Comparison::new(arms(), CONTEXT + 1).err().unwrap().to_string();
     assert_eq!(error, format!("one: its context ends after {CONTEXT} rows"));
     let mut comparison = Comparison::new(arms(), CONTEXT).unwrap();
