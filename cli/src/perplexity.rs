@@ -5,6 +5,7 @@
 //! all of them, sums in double precision.
 
 use weir_runtime::command::prompt_logits;
+use weir_runtime::comparison::surprise;
 use weir_runtime::{Model, RuntimeError, RuntimeOptions};
 
 /// What was measured.
@@ -28,18 +29,11 @@ pub fn perplexity<'w>(
         let mut asked = window.iter().skip(1);
         prompt_logits(&mut forward, window, |rows, vocabulary| {
             for (row, id) in rows.chunks_exact(vocabulary).zip(&mut asked) {
-                sum += surprise(row, *id as usize);
+                sum += surprise(row, *id);
                 tokens += 1;
             }
             Ok(())
         })?;
     }
     Ok(Perplexity { value: (sum / tokens as f64).exp(), tokens })
-}
-
-/// -ln p of a token by a row of logits.
-fn surprise(row: &[f32], id: usize) -> f64 {
-    let largest = row.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
-    let total: f64 = row.iter().map(|x| f64::from(x - largest).exp()).sum();
-    total.ln() - f64::from(row[id] - largest)
 }

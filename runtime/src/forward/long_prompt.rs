@@ -15,7 +15,7 @@ use super::steps::Forward;
 use super::{LongPrompt, ModelShape, StepFault};
 use crate::RuntimeError;
 use crate::cache::{LayerShape, Placement, strides};
-use crate::team::{Entry, LayerArguments, LayerPlanes, Observed, PlaneStrides, Visit};
+use crate::team::{LayerArguments, LayerPlanes, Observed, PlaneStrides, Visit};
 
 /// The long prompt that runs, and the scratch memory of all that ever will.
 pub(super) struct PromptJob {
@@ -159,15 +159,8 @@ impl Forward {
 
     fn run_tile_embed(&mut self, tile: std::ops::Range<usize>) -> Result<(), StepFault> {
         let width = self.prompt.hidden_width;
-        let entry = Entry {
-            weights: self.model.weights(),
-            arena: &mut self.arena,
-            hidden: &mut self.prompt.hidden[tile.start * width..tile.end * width],
-            tokens: &self.rows.tokens,
-            positions: &self.rows.positions,
-            rotary_rows: &self.rows.rotary,
-            rows: tile.len() as u32,
-        };
+        let hidden = &mut self.prompt.hidden[tile.start * width..tile.end * width];
+        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden);
         let embed = Visit::new(self.segments.embed, self.model.embed_weights());
         Ok(self.team.enter(entry, [embed])?)
     }
@@ -201,15 +194,8 @@ impl Forward {
             from: length - layer.layout.observed,
         });
         let row = &self.model.layers()[index];
-        let entry = Entry {
-            weights: self.model.weights(),
-            arena: &mut self.arena,
-            hidden: &mut job.hidden[tile.start * width..tile.end * width],
-            tokens: &self.rows.tokens,
-            positions: &self.rows.positions,
-            rotary_rows: &self.rows.rotary,
-            rows: tile.len() as u32,
-        };
+        let hidden = &mut job.hidden[tile.start * width..tile.end * width];
+        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden);
         let segment = self.segments.kinds[row.kind as usize].layer;
         let visit = Visit {
             layer: Some(LayerArguments { planes, spans: &job.spans, observed }),

@@ -18,7 +18,7 @@ use super::steps::head_visits;
 use super::{Forward, StepFault};
 use crate::RuntimeError;
 use crate::cache::{LayerShape, Placement, SlotCache};
-use crate::team::{Entry, LayerArguments, Observed, Visit};
+use crate::team::{LayerArguments, Observed, Visit};
 
 /// Dense rows of one prompt.
 pub struct StagedPrompt {
@@ -168,15 +168,7 @@ impl Forward {
             self.rows.push(*token, position, staged.rotary_set, self.model.header().context);
         }
         let (model, segments) = (&self.model, &self.segments);
-        let entry = Entry {
-            weights: model.weights(),
-            arena: &mut self.arena,
-            hidden: &mut self.hidden,
-            tokens: &self.rows.tokens,
-            positions: &self.rows.positions,
-            rotary_rows: &self.rows.rotary,
-            rows: tokens.len() as u32,
-        };
+        let entry = self.rows.entry(model.weights(), &mut self.arena, &mut self.hidden);
         let from = staged.from;
         let observed = staged
             .queries

@@ -52,6 +52,24 @@ impl RowInputs {
         self.positions.push(position);
         self.rotary.push(rotary_set * context + position);
     }
+
+    /// An entry of these rows.
+    pub fn entry<'a>(
+        &'a self,
+        weights: &'a [u8],
+        arena: &'a mut [u8],
+        hidden: &'a mut [f32],
+    ) -> Entry<'a> {
+        Entry {
+            weights,
+            arena,
+            hidden,
+            tokens: &self.tokens,
+            positions: &self.positions,
+            rotary_rows: &self.rotary,
+            rows: self.tokens.len() as u32,
+        }
+    }
 }
 
 impl Forward {
@@ -217,15 +235,7 @@ impl StepModel for Forward {
         }
         let model = &self.model;
         let (segments, spans) = (&self.segments, &self.spans);
-        let entry = Entry {
-            weights: model.weights(),
-            arena: &mut self.arena,
-            hidden: &mut self.hidden,
-            tokens: &self.rows.tokens,
-            positions: &self.rows.positions,
-            rotary_rows: &self.rows.rotary,
-            rows: rows.len() as u32,
-        };
+        let entry = self.rows.entry(model.weights(), &mut self.arena, &mut self.hidden);
         let embed = Visit::new(segments.embed, model.embed_weights());
         let layers = model.layers().iter().zip(self.cache.all_planes()).map(|(layer, planes)| {
             let spans = &spans[layer.layout as usize];
