@@ -70,7 +70,7 @@ typedef struct weir_event {
     uint32_t completion_tokens;
     uint32_t kv_rows_kept;
     uint32_t kv_rows_dropped;
-    uint32_t reserved;
+    uint32_t reused_tokens;     /* Of the prompt: an earlier request had left their rows. */
 } weir_event_t;
 
 /* Message of this thread's last failed call; valid until its next failed one. */

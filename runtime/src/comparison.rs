@@ -6,7 +6,7 @@
 //! share the rows of their beginning.
 
 use crate::cache::KeptRows;
-use crate::forward::{Forward, StagedPrompt, StepFault, StepModel, StepRow};
+use crate::forward::{Forward, Past, StagedPrompt, StepFault, StepModel, StepRow};
 use crate::sampling::greedy;
 use crate::{RequestError, RuntimeError};
 
@@ -202,9 +202,10 @@ impl Comparison {
                 })?;
                 for (slot, asked) in asked.iter().enumerate() {
                     let answered = &mut answers[first + slot][index];
-                    let rows = asked.prompt.len() + answered.ids.len() - 1;
-                    let forward = &self.arms[index].forward;
-                    answered.rows = forward.kept(asked.prompt.len() as u32, rows as u32);
+                    let prompt_rows = asked.prompt.len() as u32;
+                    let rows = prompt_rows + answered.ids.len() as u32 - 1;
+                    let past = Past { rows, prompt_rows };
+                    answered.rows = self.arms[index].forward.kept(slot as u32, past);
                 }
             }
         }

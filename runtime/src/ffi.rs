@@ -156,7 +156,7 @@ pub struct CEvent {
     completion_tokens: u32,
     kv_rows_kept: u32,
     kv_rows_dropped: u32,
-    reserved: u32,
+    reused_tokens: u32,
 }
 
 /// An event that waits to be fetched.
@@ -519,8 +519,15 @@ impl CEngine {
         // A generated zero byte ends the C string early; `text_bytes` says how long it is.
         self.current = queued.text.into_bytes();
         self.current.push(0);
-        let Usage { prompt_tokens, completion_tokens, kv_rows_kept, kv_rows_dropped } =
-            queued.usage;
+        let Usage {
+            prompt_tokens,
+            completion_tokens,
+            reused_tokens,
+            kv_rows_kept,
+            kv_rows_dropped,
+            // Requests from here ask for the exact history.
+            history: _,
+        } = queued.usage;
         CEvent {
             kind: queued.kind,
             token: queued.token,
@@ -534,6 +541,7 @@ impl CEngine {
             completion_tokens,
             kv_rows_kept,
             kv_rows_dropped,
+            reused_tokens,
             ..self.event(queued.request.number(), text_bytes)
         }
     }
@@ -550,7 +558,7 @@ impl CEngine {
             completion_tokens: 0,
             kv_rows_kept: 0,
             kv_rows_dropped: 0,
-            reserved: 0,
+            reused_tokens: 0,
         }
     }
 }

@@ -38,9 +38,9 @@ pub mod text;
 pub mod weights;
 pub mod work;
 
-pub use engine::{Completion, Engine, Event, FinishReason, Request, RequestId, Usage};
+pub use engine::{Completion, Engine, Event, FinishReason, History, Request, RequestId, Usage};
 pub use error::{RequestError, RuntimeError};
 pub use forward::RuntimeOptions;
-pub use model::Model;
+pub use model::{Model, SeenChat};
 pub use sampling::SamplingOptions;
 pub use weights::{CompiledModel, ModelError};

@@ -32,6 +32,15 @@ impl AsRef<[u8]> for TokenizerBytes {
     }
 }
 
+/// A conversation as a model has seen it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenChat {
+    /// What the template made of it, and the text of the answer.
+    pub text: String,
+    /// The tokens, those of the answer as they were chosen.
+    pub ids: Vec<u32>,
+}
+
 impl Model {
     /// Opens the file that `weir compile` wrote.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, RuntimeError> {
@@ -94,6 +103,27 @@ impl Model {
     pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, RuntimeError> {
         let text = self.template()?.render(messages, true)?;
         self.encode_with(&text, false)
+    }
+
+    /// Text and ids of a conversation that goes on with one that the model has seen. The last answer's ids
+    /// are taken as they were chosen, where they end with a token that the template writes as well: its
+    /// text could be divided into other tokens, and nothing that was computed for it would be of use.
+    pub fn encode_chat_after(
+        &self,
+        seen: &SeenChat,
+        messages: &[ChatMessage],
+    ) -> Result<SeenChat, RuntimeError> {
+        let text = self.template()?.render(messages, true)?;
+        let rest = text.strip_prefix(seen.text.as_str()).filter(|_| !seen.ids.is_empty());
+        if let Some(rest) = rest {
+            let rest = self.encode_with(rest, false)?;
+            if rest.first() == seen.ids.last() {
+                let ids = [&seen.ids[..], &rest[1..]].concat();
+                return Ok(SeenChat { text, ids });
+            }
+        }
+        let ids = self.encode_with(&text, false)?;
+        Ok(SeenChat { text, ids })
     }
 
     fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RuntimeError> {

@@ -4,6 +4,7 @@ mod activations;
 mod artefact;
 mod broken;
 mod company;
+mod conversation;
 mod golden;
 mod invariance;
 mod library;
@@ -31,6 +32,7 @@ fn main() {
     trials.extend(weights::trials());
     trials.extend(policies::trials());
     trials.extend(company::trials());
+    trials.extend(conversation::trials());
     trials.extend(invariance::trials());
     trials.extend(artefact::trials());
     trials.extend(broken::trials());

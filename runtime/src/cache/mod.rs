@@ -6,6 +6,6 @@
 mod placement;
 mod planes;
 
-pub use placement::{KeptRows, Placement};
+pub use placement::{KeptRows, LiveRows, Placement};
 pub(crate) use planes::strides;
 pub use planes::{LayerShape, SlotCache};

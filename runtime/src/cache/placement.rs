@@ -19,6 +19,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use weir_abi::{CacheLayout, CachePolicy, CacheRange, MAX_RANGES, RowSpans};
 
 /// The numbers of one sequence in one layout.
@@ -49,6 +51,22 @@ pub struct KeptRows {
     pub kept: u32,
     /// Rows that were overwritten or not selected.
     pub dropped: u32,
+}
+
+/// Rows of a slot that still hold something, in the order of their positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveRows {
+    /// Sinks and selected rows: rows `0 .. fixed`.
+    pub fixed: u32,
+    /// The ring's, older ones first.
+    pub ring: [Range<u32>; 2],
+}
+
+impl LiveRows {
+    /// Their number.
+    pub fn count(&self) -> u32 {
+        self.fixed + self.ring.iter().map(|part| part.end - part.start).sum::<u32>()
+    }
 }
 
 impl Placement {
@@ -135,14 +153,49 @@ impl Placement {
         if self.window != 0 {
             first = first.max(end.saturating_sub(self.window));
         }
+        let [older, newer] = self.ring_parts(first, end);
+        ranges.push(newer.start, newer.end - newer.start);
+        ranges.push(older.start, older.end - older.start);
+    }
+
+    /// Rows in which the ring holds the positions `first .. end`, in the order of positions: those
+    /// before it wraps and those behind.
+    fn ring_parts(&self, first: u32, end: u32) -> [Range<u32>; 2] {
         let rows = end.saturating_sub(first);
         if rows == 0 {
-            return;
+            return [0..0, 0..0];
         }
         let offset = (first - self.ring_anchor) % self.ring_rows;
         let before_wrap = rows.min(self.ring_rows - offset);
-        ranges.push(self.ring_base, rows - before_wrap);
-        ranges.push(self.ring_base + offset, before_wrap);
+        let start = self.ring_base + offset;
+        [start..start + before_wrap, self.ring_base..self.ring_base + rows - before_wrap]
+    }
+
+    /// First position that the ring still holds when `n` rows have been produced; n if it is empty.
+    fn oldest(&self, n: u32) -> u32 {
+        self.ring_first.max(n.saturating_sub(self.ring_rows)).min(n)
+    }
+
+    /// The live rows of a layout that drops rows when `n` have been produced, by position: those
+    /// before the ring, which begin at row 0, and the parts of the ring.
+    pub fn live(&self, n: u32) -> LiveRows {
+        let fixed = if n < self.sinks { n } else { self.sinks + self.selected };
+        LiveRows { fixed, ring: self.ring_parts(self.oldest(n), n) }
+    }
+
+    /// Whether the rows at positions `.. end` lie where `other` looks for them, as far as queries from
+    /// `end` on read them. `n` rows have been produced in this placement.
+    pub fn serves(&self, n: u32, other: &Placement, end: u32) -> bool {
+        let first = if self.window == 0 { 0 } else { (end + 1).saturating_sub(self.window) };
+        (first..end).all(|p| {
+            let in_place = p < self.sinks || (self.holds_prompt(p) && p < self.ring_first);
+            (in_place || p >= self.oldest(n)) && self.row(p) == other.row(p)
+        })
+    }
+
+    /// Whether position `p` lies in one of the selected rows, because its prompt fits.
+    fn holds_prompt(&self, p: u32) -> bool {
+        p < self.sinks + self.selected && self.ring_first <= self.sinks + self.selected
     }
 
     /// Rows kept and dropped when `n` rows have been produced. Rows outside a window are not

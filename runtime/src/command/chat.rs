@@ -1,7 +1,8 @@
 //! `chat`: a conversation at a terminal, or one turn per line of standard input.
 //!
 //! The whole history goes through the template again in every turn, so what the model sees is
-//! exactly what the template makes of the conversation.
+//! exactly what the template makes of the conversation. The tokens of an answer stay those that were
+//! chosen, so that their rows serve the next turn.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
@@ -15,7 +16,10 @@ use super::options::{RuntimeArguments, SamplingArguments, announce};
 use super::say;
 use crate::forward::Forward;
 use crate::template::ChatMessage;
-use crate::{Engine, Event, FinishReason, Model, Request, RequestError, RuntimeError, Usage};
+use crate::{
+    Engine, Event, FinishReason, History, Model, Request, RequestError, RuntimeError, SeenChat,
+    Usage,
+};
 
 /// Exit code of a program that a Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
@@ -40,12 +44,23 @@ pub struct Chat {
     /// Instructions that precede the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
+    /// What is computed for a turn when the cache has dropped parts of the conversation: exact, all of
+    /// it again; incremental, the new text alone, behind what the cache still holds
+    #[arg(long, value_name = "WAY", default_value = "exact", value_parser = parse_history)]
+    pub history: History,
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArguments,
     /// How the model runs.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
+}
+
+fn parse_history(text: &str) -> Result<History, String> {
+    History::ALL
+        .into_iter()
+        .find(|history| history.name() == text)
+        .ok_or_else(|| format!("it must be one of {}", History::ALL.map(History::name).join(", ")))
 }
 
 /// What a line of input asks for.
@@ -91,6 +106,7 @@ impl Chat {
             say(format_args!("/help lists commands, Ctrl-D ends the conversation."));
         }
         let mut history = self.first_messages();
+        let mut seen = SeenChat::default();
         loop {
             if is_terminal {
                 let mut out = std::io::stdout().lock();
@@ -118,6 +134,7 @@ impl Chat {
                 }
                 Turn::Reset => {
                     history = self.first_messages();
+                    seen = SeenChat::default();
                     if is_terminal {
                         say(format_args!("The conversation is forgotten."));
                     }
@@ -126,7 +143,7 @@ impl Chat {
                 Turn::Say(text) => text,
             };
             history.push(ChatMessage::new("user", text));
-            match self.answer(model, &mut engine, &history, &interrupts) {
+            match self.answer(model, &mut engine, &history, &mut seen, &interrupts) {
                 Ok(answer) => history.push(ChatMessage::new("assistant", answer)),
                 Err(RuntimeError::Request(RequestError::TooLong { rows, context })) => {
                     // The conversation before this turn stays.
@@ -154,11 +171,14 @@ impl Chat {
         model: &Model,
         engine: &mut Engine<Forward>,
         history: &[ChatMessage],
+        seen: &mut SeenChat,
         interrupts: &Interrupts,
     ) -> Result<String, RuntimeError> {
         let context = model.compiled().header().context;
+        let mut asked = model.encode_chat_after(seen, history)?;
         let id = engine.submit(Request {
-            prompt: model.encode_chat(history)?,
+            prompt: asked.ids.clone(),
+            history: self.history,
             max_tokens: self.sampling.max_tokens,
             sampling: self.sampling.resolve(model),
             stop: self.sampling.stop.clone(),
@@ -172,7 +192,10 @@ impl Chat {
         loop {
             let open = engine.step(|_, event| {
                 let text = match event {
-                    Event::Token { text, .. } => text,
+                    Event::Token { token, text } => {
+                        asked.ids.push(token);
+                        text
+                    }
                     Event::Finished { text, reason, usage } => {
                         end = Some((reason, usage));
                         text
@@ -197,6 +220,14 @@ impl Chat {
             return Err(failure);
         }
         writeln!(out)?;
+        asked.text.push_str(&answer);
+        *seen = asked;
+        if let Some((_, Usage { history: History::Incremental, kv_rows_dropped, .. })) = end {
+            say(format_args!(
+                "[answered without {kv_rows_dropped} tokens of the conversation, which the cache \
+                 has dropped]"
+            ));
+        }
         if let Some(why) = end.and_then(|(reason, usage)| cut_short(reason, usage, context)) {
             say(format_args!("[{why}]"));
         }

@@ -142,7 +142,8 @@ impl<M: StepModel> Session<'_, M> {
         let tile = (BUFFER_BYTES / 4 / vocabulary).clamp(1, shape.max_rows as usize);
         if is_long {
             let rotary_set = self.rotary_set;
-            self.model.begin_prompt(LongPrompt { tokens: self.prompt, slot: 0, rotary_set });
+            let tokens = self.prompt;
+            self.model.begin_prompt(LongPrompt { tokens, slot: 0, rotary_set, past: None });
             while !self.model.advance_prompt()? {}
         }
         for start in (0..length).step_by(tile) {

@@ -4,6 +4,7 @@
 //! sequence that holds a slot by one step and reports what happened. What a request gets does not
 //! depend on who else is served. After warm-up a step allocates nothing but pieces of text.
 
+mod left;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -12,18 +13,22 @@ use std::collections::{HashMap, VecDeque};
 
 use weir_tokenizer::Tokenizer;
 
-pub use request::{Completion, Event, FinishReason, Request, RequestId, Usage};
+use left::{Beginning, LeftRows, Slots, Wanted};
+pub use request::{Completion, Event, FinishReason, History, Request, RequestId, Usage};
 
 use crate::error::{RequestError, RuntimeError};
-use crate::forward::{LongPrompt, StepFault, StepModel, StepRow};
+use crate::forward::{LongPrompt, Past, StepFault, StepModel, StepRow};
 use crate::sampling::{Sampler, SamplingScratch};
-use crate::scheduler::{PlannedTile, Scheduler, SchedulerLimits, StepPlan};
+use crate::scheduler::{Admission, PlannedTile, Scheduler, SchedulerLimits, StepPlan};
 use crate::text::TextStream;
 
 struct Sequence {
-    prompt: Vec<u32>,
-    chosen: u32,
-    last: u32,
+    /// The prompt's tokens, then those chosen.
+    tokens: Vec<u32>,
+    prompt_rows: u32,
+    history: History,
+    /// How the prompt began in its slot.
+    beginning: Beginning,
     max_tokens: u32,
     sampler: Sampler,
     text: Option<TextStream>,
@@ -32,13 +37,15 @@ struct Sequence {
 }
 
 impl Sequence {
-    fn prompt_rows(&self) -> u32 {
-        self.prompt.len() as u32
+    /// Tokens chosen.
+    fn chosen(&self) -> u32 {
+        self.tokens.len() as u32 - self.prompt_rows
     }
 
-    /// Rows in the cache: the last chosen token has none yet.
-    fn rows(&self) -> u32 {
-        self.prompt_rows() + self.chosen.saturating_sub(1)
+    /// Rows in the cache: the last chosen token has none yet. Nothing before the first is chosen.
+    fn past(&self) -> Option<Past> {
+        let rows = self.tokens.len() as u32 - 1;
+        (self.chosen() > 0).then_some(Past { rows, prompt_rows: self.prompt_rows })
     }
 }
 
@@ -57,8 +64,10 @@ pub struct Engine<M> {
     logits: Vec<f32>,
     scratch: SamplingScratch,
     piece: String,
-    /// Requests that were cancelled since the last step.
-    cancelled: VecDeque<u64>,
+    /// Requests that were cancelled since the last step, and the slots that they held.
+    cancelled: VecDeque<(u64, Option<u32>)>,
+    /// What finished requests have left.
+    left: Slots,
 }
 
 impl<M: StepModel> Engine<M> {
@@ -73,6 +82,7 @@ impl<M: StepModel> Engine<M> {
             rows: shape.max_rows,
             direct_rows: shape.direct_rows,
         });
+        let left = Slots::new(shape.slots);
         Engine {
             model,
             tokenizer,
@@ -88,6 +98,7 @@ impl<M: StepModel> Engine<M> {
             scratch: SamplingScratch::new(vocabulary),
             piece: String::new(),
             cancelled: VecDeque::new(),
+            left,
         }
     }
 
@@ -97,8 +108,9 @@ impl<M: StepModel> Engine<M> {
     }
 
     /// The model, for whoever wants logits instead of tokens. Its cache is the engine's: only while
-    /// the engine is idle.
+    /// the engine is idle. Rows of earlier requests are not taken over any more.
     pub fn model_mut(&mut self) -> &mut M {
+        self.left.clear();
         &mut self.model
     }
 
@@ -115,8 +127,17 @@ impl<M: StepModel> Engine<M> {
     /// Checks a request and queues it.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
         let shape = self.model.shape();
-        let Request { prompt, max_tokens, sampling, choice, stop, stop_tokens, ignore_eos } =
-            request;
+        let Request {
+            prompt: mut tokens,
+            max_tokens,
+            sampling,
+            choice,
+            stop,
+            stop_tokens,
+            ignore_eos,
+            history,
+        } = request;
+        let prompt = &tokens;
         if prompt.is_empty() {
             return Err(RequestError::Empty);
         }
@@ -142,38 +163,43 @@ impl<M: StepModel> Engine<M> {
         // The last token needs no row, so there is room for one more than rows are left.
         let room = context - prompt.len() as u32 + 1;
         let max_tokens = max_tokens.unwrap_or(u32::MAX).clamp(1, room);
+        let prompt_rows = prompt.len() as u32;
+        let sampler = Sampler::new(sampling, choice, prompt, vocabulary as usize);
+        tokens.reserve_exact(max_tokens as usize);
         let sequence = Sequence {
-            rotary_set: shape.rotary_set(prompt.len() as u32 + max_tokens - 1),
-            sampler: Sampler::new(sampling, choice, &prompt, vocabulary as usize),
+            rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),
+            sampler,
             text: self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, stop)),
-            chosen: 0,
-            last: 0,
             max_tokens,
             stop_tokens: ends,
-            prompt,
+            tokens,
+            prompt_rows,
+            history,
+            beginning: Beginning::Alike(0),
         };
         let id = self.next_id;
         self.next_id += 1;
-        self.scheduler.submit(id, sequence.prompt_rows());
+        self.scheduler.submit(id, prompt_rows);
         self.sequences.insert(id, sequence);
         Ok(RequestId(id))
     }
 
     /// Ends a request early; the next step reports it. Unknown and finished ones are ignored.
     pub fn cancel(&mut self, id: RequestId) {
-        if self.sequences.contains_key(&id.0) && !self.cancelled.contains(&id.0) {
-            self.scheduler.remove(id.0);
-            self.cancelled.push_back(id.0);
+        let is_new = self.cancelled.iter().all(|(cancelled, _)| *cancelled != id.0);
+        if self.sequences.contains_key(&id.0) && is_new {
+            let slot = self.scheduler.remove(id.0);
+            self.cancelled.push_back((id.0, slot));
         }
     }
 
     /// Runs one step and reports what happened to whom. `false` when there is nothing left to do.
     pub fn step(&mut self, mut report: impl FnMut(RequestId, Event<'_>)) -> bool {
-        while let Some(id) = self.cancelled.pop_front() {
-            self.finish(id, FinishReason::Cancelled, &mut report);
+        while let Some((id, slot)) = self.cancelled.pop_front() {
+            self.finish(id, slot, FinishReason::Cancelled, &mut report);
         }
         let mut plan = std::mem::take(&mut self.plan);
-        self.scheduler.plan(&mut plan);
+        self.plan(&mut plan);
         if !plan.rows.is_empty() {
             self.run_rows(&plan, &mut report);
         }
@@ -184,6 +210,22 @@ impl<M: StepModel> Engine<M> {
         !self.is_idle()
     }
 
+    fn plan(&mut self, plan: &mut StepPlan) {
+        let Engine { scheduler, sequences, left, model, .. } = self;
+        scheduler.plan(plan, |id, free| {
+            let Some(sequence) = sequences.get_mut(&id) else {
+                return Admission { slot: free[0], done: 0 };
+            };
+            let Sequence { tokens, rotary_set, history, .. } = &*sequence;
+            let wanted = Wanted { prompt: tokens, rotary_set: *rotary_set, history: *history };
+            let kept = |slot, past| model.kept(slot, past);
+            let (slot, beginning) = left.take(wanted, free, model.shape(), kept);
+            sequence.beginning = beginning;
+            let done = if let Beginning::Alike(rows) = beginning { rows } else { 0 };
+            Admission { slot, done }
+        });
+    }
+
     fn run_rows(&mut self, plan: &StepPlan, report: &mut impl FnMut(RequestId, Event<'_>)) {
         self.rows.clear();
         self.head_rows.clear();
@@ -192,10 +234,10 @@ impl<M: StepModel> Engine<M> {
             let Some(sequence) = self.sequences.get(&planned.sequence) else { continue };
             let positions = planned.first..planned.first + planned.rows;
             self.rows.extend(positions.map(|position| StepRow {
-                token: sequence.prompt.get(position as usize).copied().unwrap_or(sequence.last),
+                token: sequence.tokens[position as usize],
                 position,
                 slot: planned.slot,
-                prompt_rows: sequence.prompt_rows(),
+                prompt_rows: sequence.prompt_rows,
                 rotary_set: sequence.rotary_set,
             }));
             if planned.samples {
@@ -218,14 +260,20 @@ impl<M: StepModel> Engine<M> {
 
     fn run_tile(&mut self, tile: PlannedTile, report: &mut impl FnMut(RequestId, Event<'_>)) {
         let Some(sequence) = self.sequences.get(&tile.sequence) else { return };
+        let past = match sequence.beginning {
+            Beginning::Alike(_) => None,
+            Beginning::Behind(past) | Beginning::BehindSome(past) => Some(past),
+        };
+        let new = &sequence.tokens[past.map_or(0, |past| past.rows as usize)..];
         if tile.starts {
             self.model.begin_prompt(LongPrompt {
-                tokens: &sequence.prompt,
+                tokens: new,
                 slot: tile.slot,
                 rotary_set: sequence.rotary_set,
+                past,
             });
         }
-        let last_row = sequence.prompt_rows() - 1;
+        let last_row = new.len() as u32 - 1;
         let vocabulary = self.model.shape().vocabulary as usize;
         let outcome = self.model.advance_prompt().and_then(|done| {
             if done {
@@ -248,36 +296,40 @@ impl<M: StepModel> Engine<M> {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
-        let position = sequence.prompt_rows() + sequence.chosen;
+        let position = sequence.tokens.len() as u32;
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
             self.fail(id, StepFault::LogitsNotFinite, report);
             return;
         };
-        sequence.last = token;
-        sequence.chosen += 1;
+        sequence.tokens.push(token);
         self.piece.clear();
         let ends = sequence.stop_tokens.contains(&token);
         let stopped =
             !ends && (sequence.text.as_mut()).is_some_and(|text| text.push(token, &mut self.piece));
         report(RequestId(id), Event::Token { token, text: &self.piece });
-        if ends {
-            self.finish(id, FinishReason::Stop, report);
+        let reason = if ends {
+            FinishReason::Stop
         } else if stopped {
             // What the decoder still holds comes after the stop string.
             sequence.text = None;
-            self.finish(id, FinishReason::Stop, report);
-        } else if sequence.chosen == sequence.max_tokens {
-            self.finish(id, FinishReason::Length, report);
-        }
+            FinishReason::Stop
+        } else if sequence.chosen() == sequence.max_tokens {
+            FinishReason::Length
+        } else {
+            return;
+        };
+        let slot = self.scheduler.remove(id);
+        self.finish(id, slot, reason, report);
     }
 
+    /// Reports the end of a request, and leaves its rows in the slot that it held.
     fn finish(
         &mut self,
         id: u64,
+        slot: Option<u32>,
         mut reason: FinishReason,
         report: &mut impl FnMut(RequestId, Event<'_>),
     ) {
-        self.scheduler.remove(id);
         let Some(mut sequence) = self.sequences.remove(&id) else { return };
         self.piece.clear();
         if let Some(text) = &mut sequence.text
@@ -285,14 +337,24 @@ impl<M: StepModel> Engine<M> {
         {
             reason = FinishReason::Stop;
         }
-        let rows = if sequence.chosen == 0 { 0 } else { sequence.rows() };
-        let kept = self.model.kept(sequence.prompt_rows(), rows);
+        let held = slot.zip(sequence.past());
+        let kept = held.map(|(slot, past)| self.model.kept(slot, past)).unwrap_or_default();
         let usage = Usage {
-            prompt_tokens: sequence.prompt_rows(),
-            completion_tokens: sequence.chosen,
+            prompt_tokens: sequence.prompt_rows,
+            completion_tokens: sequence.chosen(),
+            reused_tokens: sequence.beginning.rows(),
+            history: match sequence.beginning {
+                Beginning::BehindSome(_) => History::Incremental,
+                Beginning::Alike(_) | Beginning::Behind(_) => History::Exact,
+            },
             kv_rows_kept: kept.kept,
             kv_rows_dropped: kept.dropped,
         };
+        if let Some((slot, Past { rows, prompt_rows })) = held {
+            let Sequence { mut tokens, rotary_set, .. } = sequence;
+            tokens.truncate(rows as usize);
+            self.left.leave(slot, LeftRows { tokens, prompt_rows, rotary_set });
+        }
         report(RequestId(id), Event::Finished { text: &self.piece, reason, usage });
     }
 

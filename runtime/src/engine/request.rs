@@ -20,6 +20,33 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// Whether the model's own end tokens are tokens like any other.
     pub ignore_eos: bool,
+    /// How a prompt goes on with a conversation of which the cache has dropped rows.
+    pub history: History,
+}
+
+/// How a prompt that goes on with an earlier request, its answer included, is computed when the cache
+/// has dropped rows of that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum History {
+    /// From its first token on: nothing that was dropped is missed. Takes the time of the whole prompt.
+    #[default]
+    Exact,
+    /// The new tokens alone, behind the rows that are left; dropped ones stay dropped.
+    Incremental,
+}
+
+impl History {
+    /// Both ways.
+    pub const ALL: [History; 2] = [History::Exact, History::Incremental];
+
+    /// Name in options and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            History::Exact => "exact",
+            History::Incremental => "incremental",
+        }
+    }
 }
 
 /// Names a request in its engine; never used twice.
@@ -67,6 +94,10 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens chosen, an end token included.
     pub completion_tokens: u32,
+    /// Tokens of the prompt whose rows an earlier request had left in the cache.
+    pub reused_tokens: u32,
+    /// How the prompt was computed: incremental if rows of what it goes on with had been dropped.
+    pub history: History,
     /// Rows per layer and head that the cache held at the end.
     pub kv_rows_kept: u32,
     /// Rows that were computed and no longer held.

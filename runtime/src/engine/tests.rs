@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use weir_abi::{CacheLayout, CachePolicy};
 
 use super::*;
-use crate::cache::Placement;
+use crate::cache::{KeptRows, Placement};
 use crate::forward::ModelShape;
 use crate::sampling::SamplingOptions;
 
@@ -101,7 +101,12 @@ impl StepModel for FakeModel {
         Ok(())
     }
 
+    fn kept(&self, _slot: u32, past: Past) -> KeptRows {
+        self.shape.kept(past, &[])
+    }
+
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        assert!(prompt.past.is_none(), "rows are left in no slot that a long prompt can use");
         assert!(prompt.tokens.len() > 16);
         self.tiles = 0;
         self.long = Some((prompt.tokens.to_vec(), prompt.slot, prompt.rotary_set));
@@ -203,8 +208,13 @@ fn answers_end_at_the_context_and_count_rows() {
     assert_eq!(completion.reason, FinishReason::Length);
     // 40 positions have rows; the last token needs none.
     assert_eq!(completion.ids.len(), 31);
-    let expected =
-        Usage { prompt_tokens: 10, completion_tokens: 31, kv_rows_kept: 16, kv_rows_dropped: 24 };
+    let expected = Usage {
+        prompt_tokens: 10,
+        completion_tokens: 31,
+        kv_rows_kept: 16,
+        kv_rows_dropped: 24,
+        ..Usage::default()
+    };
     assert_eq!(completion.usage, expected);
 }
 

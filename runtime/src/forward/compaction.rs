@@ -37,6 +37,8 @@ pub(super) struct Compaction<'a> {
     pub slot: u32,
     /// L.
     pub length: u32,
+    /// Rows at the end of the prompt whose queries can be observed.
+    pub latest: u32,
 }
 
 impl Compaction<'_> {
@@ -59,10 +61,10 @@ impl Compaction<'_> {
         }
         let DenseLayer { planes, queries, lse, scores, scratch, floors } = dense;
         let LayerPlanes { keys, values, strides } = planes;
+        let from = length.saturating_sub(self.observed(layer));
         for segment in [scored.then_some(kind.observe), Some(kind.compact)].into_iter().flatten() {
             let (destination, selected_positions) =
                 self.cache.planes_and_positions(index, self.slot);
-            let from = length.saturating_sub(layer.layout.observed);
             let visit = Visit {
                 layer: Some(LayerArguments {
                     planes: LayerPlanes { keys: &mut *keys, values: &mut *values, strides },
@@ -89,6 +91,11 @@ impl Compaction<'_> {
         Ok(())
     }
 
+    /// Queries that a layer observes.
+    fn observed(&self, layer: &LayerShape) -> u32 {
+        layer.layout.observed.min(self.latest)
+    }
+
     /// What code must know of the prompt; pointers are the team's to fill.
     fn numbers(&self, index: usize, layer: &LayerShape) -> PromptCall {
         let (length, layout) = (self.length, &layer.layout);
@@ -97,28 +104,45 @@ impl Compaction<'_> {
         let recent = if drops_rows(layout) { layout.recent } else { placement.ring_rows };
         let sinks = placement.sinks.min(length);
         PromptCall {
-            rows: length,
             sinks,
             selected: placement.selected,
             recent: recent.min(length - sinks),
-            observed: if selects(layer) { layout.observed } else { 0 },
+            observed: if selects(layer) { self.observed(layer) } else { 0 },
             ring_base: placement.ring_base,
             ring_anchor: placement.ring_anchor,
             ring_rows: placement.ring_rows,
             slot: self.slot,
-            layer: index as u32,
-            keys: std::ptr::null_mut(),
-            values: std::ptr::null_mut(),
-            key_slot_stride: 0,
-            key_head_stride: 0,
-            value_slot_stride: 0,
-            value_head_stride: 0,
-            scores: std::ptr::null_mut(),
-            scratch: std::ptr::null_mut(),
-            floors: std::ptr::null_mut(),
-            selected_positions: std::ptr::null_mut(),
             positions_stride: layout.selected.into(),
+            ..prompt_call(length, index)
         }
+    }
+}
+
+/// Numbers of a prompt of `rows` rows in a layer, of which nothing is kept; pointers are the team's to
+/// fill.
+pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
+    PromptCall {
+        rows,
+        sinks: 0,
+        selected: 0,
+        recent: 0,
+        observed: 0,
+        ring_base: 0,
+        ring_anchor: 0,
+        ring_rows: 1,
+        slot: 0,
+        layer: layer as u32,
+        keys: std::ptr::null_mut(),
+        values: std::ptr::null_mut(),
+        key_slot_stride: 0,
+        key_head_stride: 0,
+        value_slot_stride: 0,
+        value_head_stride: 0,
+        scores: std::ptr::null_mut(),
+        scratch: std::ptr::null_mut(),
+        floors: std::ptr::null_mut(),
+        selected_positions: std::ptr::null_mut(),
+        positions_stride: 0,
     }
 }
 

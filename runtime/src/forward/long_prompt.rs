@@ -10,6 +10,7 @@ use weir_abi::RowSpans;
 
 use super::buffer::Buffer;
 use super::compaction::{Compaction, DenseLayer, is_dense, selects};
+use super::continuation::Behind;
 use super::shape::drops_rows;
 use super::steps::Forward;
 use super::{LongPrompt, ModelShape, StepFault};
@@ -19,8 +20,13 @@ use crate::team::{LayerArguments, LayerPlanes, Observed, PlaneStrides, Visit};
 
 /// The long prompt that runs, and the scratch memory of all that ever will.
 pub(super) struct PromptJob {
+    /// Its tokens, without those whose rows lie in the slot.
     tokens: Vec<u32>,
-    slot: u32,
+    /// Position of the first of them.
+    first: u32,
+    /// What the slot holds by layout; nothing if the prompt begins a sequence.
+    pub(super) behind: Vec<Behind>,
+    pub(super) slot: u32,
     rotary_set: u32,
     /// The next call: tile that starts at row `start` of layer `layer`.
     layer: usize,
@@ -30,7 +36,7 @@ pub(super) struct PromptJob {
     hidden_width: usize,
     hidden: Buffer<f32>,
     /// Dense key rows, then dense value rows, of the layer that runs.
-    dense: Buffer<u8>,
+    pub(super) dense: Buffer<u8>,
     observed_queries: Buffer<f32>,
     observed_lse: Buffer<f32>,
     scores: Buffer<f32>,
@@ -71,6 +77,8 @@ impl PromptJob {
         let hidden = length.checked_mul(hidden_width).ok_or_else(too_large)?;
         Ok(PromptJob {
             tokens: Vec::with_capacity(length),
+            first: 0,
+            behind: Vec::with_capacity(shape.layouts.len()),
             slot: 0,
             rotary_set: 0,
             layer: 0,
@@ -92,10 +100,16 @@ impl PromptJob {
     pub fn begin(&mut self, prompt: LongPrompt<'_>) {
         self.tokens.clear();
         self.tokens.extend_from_slice(prompt.tokens);
+        self.first = prompt.past.map_or(0, |past| past.rows);
         self.slot = prompt.slot;
         self.rotary_set = prompt.rotary_set;
         self.layer = 0;
         self.start = 0;
+    }
+
+    /// Rows at the end of the prompt's last one: its length, those in the slot included.
+    fn end(&self) -> u32 {
+        self.first + self.tokens.len() as u32
     }
 
     /// Hidden rows of the whole prompt.
@@ -112,7 +126,7 @@ fn aligned_tile(max_rows: usize, hidden_width: usize) -> usize {
 }
 
 /// Key and value planes of one slot in one block.
-fn dense_planes(block: &mut [u8], strides: PlaneStrides) -> LayerPlanes<'_> {
+pub(super) fn dense_planes(block: &mut [u8], strides: PlaneStrides) -> LayerPlanes<'_> {
     let (keys, rest) = block.split_at_mut(strides.key_slot as usize);
     LayerPlanes { keys, values: &mut rest[..strides.value_slot as usize], strides }
 }
@@ -126,22 +140,40 @@ impl Forward {
         let end = length.min(start + self.prompt.tile_rows);
         let index = self.prompt.layer;
         if let Some(layer) = self.layers.get(index).copied() {
+            let dense = self.dense_layer(index, &layer);
+            if let (0, Some(Dense { behind: Some(behind), strides, .. })) = (start, &dense) {
+                self.gather(index, behind, *strides)?;
+            }
             self.fill_tile(start..end);
             if index == 0 {
                 self.run_tile_embed(start..end)?;
             }
-            self.run_tile_layer(index, &layer, start..end)?;
+            self.run_tile_layer(index, &layer, start..end, dense.as_ref())?;
             if end < length {
                 self.prompt.start = end;
                 return Ok(false);
             }
-            if is_dense(&layer, length) {
-                self.compact(index, &layer)?;
+            if let Some(dense) = dense {
+                self.compact(index, &layer, &dense)?;
             }
             self.prompt.layer += 1;
             self.prompt.start = 0;
         }
         Ok(self.prompt.layer >= self.layers.len())
+    }
+
+    /// How a layer's dense rows lie, unless its rows go straight into the slot.
+    fn dense_layer(&self, index: usize, layer: &LayerShape) -> Option<Dense> {
+        let job = &self.prompt;
+        let behind = job.behind.get(self.model.layers()[index].layout as usize);
+        let before = behind.map_or(0, Behind::rows);
+        let length = before + job.tokens.len() as u32;
+        let is_dense = match behind {
+            Some(_) => drops_rows(&layer.layout),
+            None => is_dense(layer, length as usize),
+        };
+        let strides = strides(&layer.kind, length.into()).unwrap_or_default();
+        is_dense.then(|| Dense { behind: behind.cloned(), before, length, strides })
     }
 
     fn fill_tile(&mut self, tile: std::ops::Range<usize>) {
@@ -150,7 +182,7 @@ impl Forward {
             let token = self.prompt.tokens[position];
             self.rows.push(
                 token,
-                position as u32,
+                self.prompt.first + position as u32,
                 self.prompt.rotary_set,
                 self.model.header().context,
             );
@@ -170,28 +202,26 @@ impl Forward {
         index: usize,
         layer: &LayerShape,
         tile: std::ops::Range<usize>,
+        dense: Option<&Dense>,
     ) -> Result<(), StepFault> {
         let job = &mut self.prompt;
         let width = job.hidden_width;
-        let length = job.tokens.len() as u32;
-        let dense = is_dense(layer, length as usize);
+        let end = job.end();
+        let rows = tile.start as u32..tile.end as u32;
         job.spans.clear();
-        if dense {
-            job.spans.extend(tile.clone().map(|p| dense_spans(p as u32)));
+        let planes = if let Some(dense) = dense {
+            job.spans.extend(rows.map(|row| dense_spans(dense.before + row)));
+            dense_planes(&mut job.dense, dense.strides)
         } else {
-            let placement = Placement::new(&layer.layout, length);
-            job.spans.extend(tile.clone().map(|p| placement.spans(job.slot, p as u32)));
-        }
-        let planes = if dense {
-            dense_planes(&mut job.dense, dense_strides(layer, length))
-        } else {
+            let placement = Placement::new(&layer.layout, end);
+            job.spans.extend(rows.map(|row| placement.spans(job.slot, job.first + row)));
             self.cache.planes(index)
         };
-        let observes = dense && layer.layout.observed > 0 && selects(layer);
+        let observes = dense.is_some() && layer.layout.observed > 0 && selects(layer);
         let observed = observes.then(|| Observed {
             queries: &mut job.observed_queries[..],
             lse: &mut job.observed_lse[..],
-            from: length - layer.layout.observed,
+            from: end - layer.layout.observed.min(job.tokens.len() as u32),
         });
         let row = &self.model.layers()[index];
         let hidden = &mut job.hidden[tile.start * width..tile.end * width];
@@ -205,25 +235,43 @@ impl Forward {
     }
 
     /// Writes the rows of a layer that its layout keeps into the slot.
-    fn compact(&mut self, index: usize, layer: &LayerShape) -> Result<(), StepFault> {
+    fn compact(
+        &mut self,
+        index: usize,
+        layer: &LayerShape,
+        dense: &Dense,
+    ) -> Result<(), StepFault> {
+        let before = self.selected_before(index);
         let Forward { prompt: job, model, segments, team, arena, cache, .. } = self;
-        let (slot, length) = (job.slot, job.tokens.len() as u32);
-        let mut compaction = Compaction { team, model, segments, arena, cache, slot, length };
-        let dense = DenseLayer {
-            planes: dense_planes(&mut job.dense, dense_strides(layer, length)),
+        let (slot, length, latest) = (job.slot, dense.length, job.tokens.len() as u32);
+        let mut compaction =
+            Compaction { team, model, segments, arena, cache, slot, length, latest };
+        let rows = DenseLayer {
+            planes: dense_planes(&mut job.dense, dense.strides),
             queries: &mut job.observed_queries,
             lse: &mut job.observed_lse,
             scores: &mut job.scores,
             scratch: &mut job.scratch,
             floors: &mut job.floors,
         };
-        Ok(compaction.write(index, layer, dense)?)
+        compaction.write(index, layer, rows)?;
+        if let Some(behind) = &dense.behind {
+            self.name_selected(index, layer, behind, &before);
+        }
+        Ok(())
     }
 }
 
-/// Distances in dense planes of this prompt. `PromptJob::new` has computed them for longer ones.
-fn dense_strides(layer: &LayerShape, length: u32) -> PlaneStrides {
-    strides(&layer.kind, length.into()).unwrap_or_default()
+/// A layer whose rows lie in the dense scratch.
+struct Dense {
+    /// What its slot holds, if the prompt goes on behind it.
+    behind: Option<Behind>,
+    /// Rows that lie before the prompt's first.
+    before: u32,
+    /// Rows in all.
+    length: u32,
+    /// Distances in the planes; `PromptJob::new` has computed them for longer prompts.
+    strides: PlaneStrides,
 }
 
 /// Row = position, everything up to it is read.

@@ -6,6 +6,7 @@
 
 mod buffer;
 mod compaction;
+mod continuation;
 mod long_prompt;
 mod shape;
 mod staged;
@@ -31,7 +32,7 @@ pub struct StepRow {
     pub position: u32,
     /// Slot of its sequence.
     pub slot: u32,
-    /// Rows of the sequence's prompt; they decide where rows lie.
+    /// Rows of the sequence up to the end of its last prompt; they decide where rows lie.
     pub prompt_rows: u32,
     /// Which rotary tables the sequence uses, see [`ModelShape::rotary_set`].
     pub rotary_set: u32,
@@ -40,12 +41,23 @@ pub struct StepRow {
 /// A prompt that is computed layer by layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LongPrompt<'a> {
-    /// Its tokens.
+    /// Its tokens; those that have no row yet, if it goes on behind rows of the slot.
     pub tokens: &'a [u32],
     /// Slot of its sequence.
     pub slot: u32,
     /// Which rotary tables the sequence uses.
     pub rotary_set: u32,
+    /// The rows of the slot that it goes on behind; none if it begins a sequence.
+    pub past: Option<Past>,
+}
+
+/// The rows of a sequence that lie in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Rows produced: the position of the next one.
+    pub rows: u32,
+    /// Those up to the end of its last prompt.
+    pub prompt_rows: u32,
 }
 
 /// An internal error that model code reported: a bug in the compiler, or a damaged model.
@@ -104,19 +116,18 @@ pub trait StepModel {
         logits: &mut [f32],
     ) -> Result<(), StepFault>;
 
-    /// Begins a long prompt. One runs at a time; beginning another abandons it.
+    /// Begins a long prompt. One runs at a time; beginning another abandons it. One that goes on behind
+    /// rows of its slot spoils these from here on.
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>);
 
     /// Runs the next tile of the prompt that was begun. `true` when its last tile is done: its rows
     /// are in the slot, and [`StepModel::prompt_logits`] may be asked for.
     fn advance_prompt(&mut self) -> Result<bool, StepFault>;
 
-    /// Logits of rows `first ..` of a finished long prompt, as many as `logits` has room for.
-    /// Possible until the next prompt begins.
+    /// Logits of rows `first ..` of a finished long prompt, counted from the first of its tokens, as
+    /// many as `logits` has room for. Possible until the next prompt begins.
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault>;
 
-    /// Rows kept and dropped of a sequence with `rows` rows, in the layout that keeps fewest.
-    fn kept(&self, prompt_rows: u32, rows: u32) -> KeptRows {
-        self.shape().kept(prompt_rows, rows)
-    }
+    /// Rows kept and dropped of the sequence in a slot, in the layout that keeps fewest.
+    fn kept(&self, slot: u32, past: Past) -> KeptRows;
 }

@@ -2,6 +2,7 @@
 
 use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindEntry};
 
+use super::Past;
 use crate::cache::{KeptRows, LayerShape, Placement};
 use crate::{CompiledModel, RuntimeError};
 
@@ -81,16 +82,20 @@ impl ModelShape {
         u32::from(self.rotary_switch != 0 && rows > self.rotary_switch)
     }
 
-    /// Rows kept and dropped of a sequence with `rows` rows, in the layout that keeps fewest; layers
-    /// with a window count only if there are no others.
-    pub fn kept(&self, prompt_rows: u32, rows: u32) -> KeptRows {
-        let windowed = |layout: &&CacheLayout| layout.policy == CachePolicy::Window as u32;
-        let kept = |layout: &CacheLayout| Placement::new(layout, prompt_rows).kept(rows);
-        let bounded = self.layouts.iter().filter(|layout| !windowed(layout)).map(kept);
-        bounded
-            .min_by_key(|kept| kept.kept)
-            .or_else(|| self.layouts.iter().map(kept).min_by_key(|kept| kept.kept))
-            .unwrap_or_default()
+    /// Rows kept and dropped of a sequence, in the layout that keeps fewest; layers with a window count
+    /// only if there are no others. `before` are the rows that each layout dropped before its last
+    /// prompt, nothing for none.
+    pub fn kept(&self, past: Past, before: &[u32]) -> KeptRows {
+        let before = before.iter().copied().chain(std::iter::repeat(0));
+        let kept = self.layouts.iter().zip(before).map(|(layout, before)| {
+            let placement = Placement::new(layout, past.prompt_rows.saturating_sub(before));
+            let KeptRows { kept, dropped } = placement.kept(past.rows.saturating_sub(before));
+            (
+                layout.policy == CachePolicy::Window as u32,
+                KeptRows { kept, dropped: dropped + before },
+            )
+        });
+        kept.min_by_key(|(windowed, kept)| (*windowed, kept.kept)).unwrap_or_default().1
     }
 }
 

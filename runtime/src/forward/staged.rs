@@ -205,9 +205,12 @@ impl Forward {
         assert!(same_kinds(&self.layers, &staged.layers), "layers of the same kind");
         let length = staged.tokens.len() as u32;
         self.cache.expect(slot, length);
+        self.begin_sequence(slot);
         let kept_queries = length - staged.from;
         let Forward { model, segments, team, arena, cache, layers, .. } = self;
-        let mut compaction = Compaction { team, model, segments, arena, cache, slot, length };
+        let latest = length;
+        let mut compaction =
+            Compaction { team, model, segments, arena, cache, slot, length, latest };
         let StagedPrompt { planes, queries, lse, scores, scratch, floors, .. } = staged;
         let observed = queries.iter_mut().zip(lse);
         for (index, (layer, (queries, lse))) in layers.iter().zip(observed).enumerate() {

@@ -8,8 +8,8 @@ use super::buffer::Buffer;
 use super::long_prompt::PromptJob;
 use super::shape::{PrefillBytes, layer_shapes, prefill_bytes};
 use super::staged::every_row;
-use super::{LongPrompt, ModelShape, RuntimeOptions, StepFault, StepModel, StepRow};
-use crate::cache::{LayerShape, Placement, SlotCache};
+use super::{LongPrompt, ModelShape, Past, RuntimeOptions, StepFault, StepModel, StepRow};
+use crate::cache::{KeptRows, LayerShape, Placement, SlotCache};
 use crate::cores::default_threads;
 use crate::machine;
 use crate::team::{Entry, HeadArguments, LayerArguments, Team, Visit};
@@ -30,6 +30,8 @@ pub struct Forward {
     pub(super) hidden: Buffer<f32>,
     pub(super) rows: RowInputs,
     spans: Vec<Vec<RowSpans>>,
+    /// Rows dropped before the last prompt, `[slot][layout]`.
+    pub(super) dropped: Vec<u32>,
 }
 
 /// Inputs of the rows of one call; reused from call to call.
@@ -132,6 +134,7 @@ impl Forward {
                 positions: Vec::with_capacity(max_rows),
                 rotary: Vec::with_capacity(max_rows),
             },
+            dropped: vec![0; shape.layouts.len() * shape.slots as usize],
             spans: shape.layouts.iter().map(|_| Vec::with_capacity(max_rows)).collect(),
             layers,
             shape,
@@ -184,13 +187,14 @@ impl Forward {
         for row in rows {
             self.rows.push(row.token, row.position, row.rotary_set, self.model.header().context);
         }
-        for (spans, layout) in self.spans.iter_mut().zip(&self.shape.layouts) {
+        let layouts = &self.shape.layouts;
+        for (index, (spans, layout)) in self.spans.iter_mut().zip(layouts).enumerate() {
             spans.clear();
-            spans.extend(
-                rows.iter().map(|row| {
-                    Placement::new(layout, row.prompt_rows).spans(row.slot, row.position)
-                }),
-            );
+            spans.extend(rows.iter().map(|row| {
+                let before = self.dropped[row.slot as usize * layouts.len() + index];
+                let placement = Placement::new(layout, row.prompt_rows - before);
+                placement.spans(row.slot, row.position - before)
+            }));
         }
     }
 }
@@ -229,10 +233,13 @@ impl StepModel for Forward {
             logits.len() >= head_rows.len() * self.shape.vocabulary as usize,
             "room for logits"
         );
-        self.place_rows(rows);
         for row in rows {
             self.cache.expect(row.slot, row.prompt_rows);
+            if row.position == 0 {
+                self.begin_sequence(row.slot);
+            }
         }
+        self.place_rows(rows);
         let model = &self.model;
         let (segments, spans) = (&self.segments, &self.spans);
         let entry = self.rows.entry(model.weights(), &mut self.arena, &mut self.hidden);
@@ -250,8 +257,14 @@ impl StepModel for Forward {
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
-        self.cache.expect(prompt.slot, prompt.tokens.len() as u32);
+        let before = prompt.past.map_or(0, |past| past.rows);
+        self.cache.expect(prompt.slot, before + prompt.tokens.len() as u32);
+        self.take_stock(&prompt);
         self.prompt.begin(prompt);
+    }
+
+    fn kept(&self, slot: u32, past: Past) -> KeptRows {
+        self.kept_of(slot, past)
     }
 
     fn advance_prompt(&mut self) -> Result<bool, StepFault> {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod comparison;
+mod continuation;
 
 use std::collections::BTreeSet;
 
@@ -372,11 +373,15 @@ fn trampolines(segments: [Segment; 5]) -> (Mmap, [u64; 5]) {
     (code.make_exec().unwrap(), std::array::from_fn(|index| (index * ENTRY) as u64))
 }
 
+/// Rows that lie in the cache when a prompt begins, and rows behind it: those of a conversation, the
+/// first of which begin at 0.
+type Turns<'a> = &'a [std::ops::Range<usize>];
+
 /// Logits of every position, by sets of positions instead of a cache.
 fn reference(
     layouts: &[CacheLayout],
     tokens: &[u32],
-    prompt: usize,
+    turns: Turns<'_>,
     rotary_set: u32,
 ) -> Vec<Vec<f32>> {
     let mut states: Vec<u32> = (0_u32..)
@@ -385,7 +390,7 @@ fn reference(
         .collect();
     for (salt, layout) in (10_u32..).zip(layouts) {
         let visible: Vec<_> =
-            (0..HEADS).map(|head| visible_positions(layout, &states, prompt, head, salt)).collect();
+            (0..HEADS).map(|head| visible_positions(layout, &states, turns, head, salt)).collect();
         let next = |position: usize| {
             let mut sum = 0_u32;
             for (head, visible) in (0_u32..).zip(&visible) {
@@ -406,7 +411,7 @@ fn reference(
 fn visible_positions(
     layout: &CacheLayout,
     states: &[u32],
-    prompt: usize,
+    turns: Turns<'_>,
     head: u32,
     salt: u32,
 ) -> Vec<BTreeSet<usize>> {
@@ -415,39 +420,51 @@ fn visible_positions(
         [layout.sinks, layout.selected, layout.recent, layout.rows].map(|rows| rows as usize);
     let window = if layout.window == 0 { usize::MAX } else { layout.window as usize };
     let back = |p: usize| (p + 1).saturating_sub(window)..p + 1;
-    let mut visible: Vec<BTreeSet<usize>> = (0..prompt).map(|p| back(p).collect()).collect();
     if !drops {
-        visible.extend((prompt..states.len()).map(|p| back(p).collect::<BTreeSet<_>>()));
-        return visible;
+        return (0..states.len()).map(|p| back(p).collect()).collect();
     }
-    let selected_rows = prompt.saturating_sub(sinks + recent).min(capacity);
-    let mut fixed: BTreeSet<usize> = (0..sinks.min(prompt)).collect();
-    if prompt <= rows {
-        fixed.extend(sinks..sinks + selected_rows);
-    } else {
-        let observed = (prompt - layout.observed as usize..prompt)
-            .flat_map(|p| (0..HEADS).map(move |head| query(states[p], head)))
-            .fold(0_u32, |sum, query| {
-                sum.wrapping_add(query.to_bits()).wrapping_add((query + 1.0).to_bits())
-            });
-        let mut candidates: Vec<usize> = (sinks..prompt - recent).collect();
-        let score = |p: &usize| -score(key(states[*p], head, salt), observed);
-        candidates.sort_by(|a, b| score(a).total_cmp(&score(b)).then(a.cmp(b)));
-        fixed.extend(&candidates[..selected_rows]);
-    }
-    let ring_rows = if layout.elastic != 0 { rows - sinks - selected_rows } else { recent };
-    let first = if prompt <= rows { sinks + selected_rows } else { prompt - recent };
-    let mut ring: Vec<usize> = (first.max(sinks)..prompt).collect();
-    for p in prompt..states.len() {
-        if p < sinks {
-            fixed.insert(p);
-        } else {
-            ring.push(p);
-            if ring.len() > ring_rows {
-                ring.remove(0);
-            }
+    let mut visible: Vec<BTreeSet<usize>> = Vec::new();
+    let (mut fixed, mut ring) = (BTreeSet::new(), Vec::new());
+    let ends = turns[1..].iter().map(|turn| turn.start).chain([states.len()]);
+    for (turn, end) in turns.iter().zip(ends) {
+        // What is left, then the prompt: it sees both, and all of it may be chosen.
+        let mut order: Vec<usize> = fixed.iter().chain(&ring).copied().collect();
+        for p in turn.clone() {
+            order.push(p);
+            visible.push(order.iter().copied().collect());
         }
-        visible.push(fixed.iter().chain(&ring).copied().collect());
+        let length = order.len();
+        let selected_rows = length.saturating_sub(sinks + recent).min(capacity);
+        fixed = order[..sinks.min(length)].iter().copied().collect();
+        let mut first = (sinks + selected_rows).min(length);
+        if length <= rows {
+            fixed.extend(&order[sinks.min(length)..first]);
+        } else {
+            first = length - recent;
+            let from = turn.end - turn.len().min(layout.observed as usize);
+            let observed = (from..turn.end)
+                .flat_map(|p| (0..HEADS).map(move |head| query(states[p], head)))
+                .fold(0_u32, |sum, query| {
+                    sum.wrapping_add(query.to_bits()).wrapping_add((query + 1.0).to_bits())
+                });
+            let mut candidates = order[sinks..first].to_vec();
+            let score = |p: &usize| -score(key(states[*p], head, salt), observed);
+            candidates.sort_by(|a, b| score(a).total_cmp(&score(b)).then(a.cmp(b)));
+            fixed.extend(&candidates[..selected_rows]);
+        }
+        ring = order[first..].to_vec();
+        let ring_rows = if layout.elastic != 0 { rows - sinks - selected_rows } else { recent };
+        for p in turn.end..end {
+            if fixed.len() < sinks {
+                fixed.insert(p);
+            } else {
+                ring.push(p);
+                if ring.len() > ring_rows {
+                    ring.remove(0);
+                }
+            }
+            visible.push(fixed.iter().chain(&ring).copied().collect());
+        }
     }
     visible
 }
@@ -458,10 +475,20 @@ fn prompt_of(length: usize) -> Vec<u32> {
 
 /// The greedy answer by the reference.
 fn expected_answer(layouts: &[CacheLayout], prompt: &[u32], count: usize) -> Vec<u32> {
+    answer_after(layouts, prompt, std::slice::from_ref(&(0..prompt.len())), count)
+}
+
+/// The same for a prompt that ends a conversation.
+fn answer_after(
+    layouts: &[CacheLayout],
+    prompt: &[u32],
+    turns: Turns<'_>,
+    count: usize,
+) -> Vec<u32> {
     let rotary_set = u32::from(prompt.len() + count - 1 > ROTARY_SWITCH as usize);
     let mut tokens = prompt.to_vec();
     for _ in 0..count {
-        let logits = reference(layouts, &tokens, prompt.len(), rotary_set);
+        let logits = reference(layouts, &tokens, turns, rotary_set);
         tokens.push(greedy(logits.last().unwrap()).unwrap());
     }
     tokens.split_off(prompt.len())
@@ -512,7 +539,7 @@ fn the_logits_command_writes_what_the_reference_computes() {
         logits_command(arguments).run(&model).unwrap();
         let tokens = [&prompt[..], &forced[..4]].concat();
         let rotary_set = u32::from(tokens.len() > ROTARY_SWITCH as usize);
-        let expected = reference(&layouts, &tokens, length, rotary_set);
+        let expected = reference(&layouts, &tokens, std::slice::from_ref(&(0..length)), rotary_set);
         let bytes = std::fs::read(&output).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let rows = |name: &str| -> Vec<Vec<f32>> {

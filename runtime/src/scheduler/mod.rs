@@ -55,6 +55,15 @@ pub struct PlannedTile {
     pub starts: bool,
 }
 
+/// Where a sequence that has waited begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// One of the free slots.
+    pub slot: u32,
+    /// Rows of its prompt that lie there already, if the prompt is not long.
+    pub done: u32,
+}
+
 /// What the next step runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
@@ -151,9 +160,14 @@ impl Scheduler {
         self.running.len()
     }
 
-    /// Admits what has room and writes the next step into `plan`, whose memory is reused.
-    pub fn plan(&mut self, plan: &mut StepPlan) {
-        self.admit();
+    /// Admits what has room and writes the next step into `plan`, whose memory is reused. `admit`
+    /// chooses a slot of those that are free, of which there is at least one.
+    pub fn plan(
+        &mut self,
+        plan: &mut StepPlan,
+        admit: impl FnMut(SequenceId, &[u32]) -> Admission,
+    ) {
+        self.admit(admit);
         plan.rows.clear();
         plan.tile = None;
         let mut budget = self.limits.rows - self.plan_decode(plan);
@@ -204,14 +218,19 @@ impl Scheduler {
         plan.rows.len() as u32
     }
 
-    fn admit(&mut self) {
+    fn admit(&mut self, mut admit: impl FnMut(SequenceId, &[u32]) -> Admission) {
         while let Some(&(sequence, prompt_rows)) = self.waiting.front() {
-            let Some(slot) = self.free_slots.pop() else { return };
+            if self.free_slots.is_empty() {
+                return;
+            }
+            let Admission { slot, done } = admit(sequence, &self.free_slots);
+            assert!(done < prompt_rows, "a prompt's last row is computed");
+            self.free_slots.retain(|free| *free != slot);
             self.waiting.pop_front();
             let phase = if prompt_rows > self.limits.direct_rows {
                 Phase::Long { started: false }
             } else {
-                Phase::Prompt { done: 0 }
+                Phase::Prompt { done }
             };
             self.running.push(Running { sequence, slot, prompt_rows, phase });
         }

@@ -25,6 +25,10 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     )
 }
 
+fn first_free(_: SequenceId, free: &[u32]) -> Admission {
+    Admission { slot: free[0], done: 0 }
+}
+
 #[derive(Default)]
 struct Progress {
     rows: u32,
@@ -56,7 +60,7 @@ proptest! {
                 scheduler.submit(submitted as u64, arrivals[submitted].prompt_rows);
                 submitted += 1;
             }
-            scheduler.plan(&mut plan);
+            scheduler.plan(&mut plan, first_free);
             prop_assert!(plan.rows.iter().map(|rows| rows.rows).sum::<u32>() <= limits.rows);
             prop_assert!(!plan.is_empty() || scheduler.is_idle());
             let planned: BTreeSet<_> = plan.rows.iter().map(|rows| rows.sequence).collect();
@@ -141,11 +145,11 @@ fn a_cancelled_sequence_gives_its_slot_back() {
     scheduler.submit(1, 10);
     scheduler.submit(2, 3);
     let mut plan = StepPlan::default();
-    scheduler.plan(&mut plan);
+    scheduler.plan(&mut plan, first_free);
     assert_eq!(plan.rows.len(), 1);
     assert_eq!(scheduler.waiting(), 1);
     assert_eq!(scheduler.remove(1), Some(0));
-    scheduler.plan(&mut plan);
+    scheduler.plan(&mut plan, first_free);
     assert_eq!(plan.rows[0].sequence, 2);
     assert!(plan.rows[0].samples);
     assert_eq!(scheduler.remove(7), None);

@@ -108,6 +108,11 @@ fn check(layout: &CacheLayout, prompt: u32) {
         let kept = placement.kept(p + 1);
         assert_eq!(kept.kept as usize, expected.len());
         assert_eq!(kept.kept + kept.dropped, p + 1);
+        let live = placement.live(p + 1);
+        assert_eq!(live.count(), kept.kept);
+        let in_order = (0..live.fixed).chain(live.ring.into_iter().flatten());
+        let held: Vec<u32> = in_order.filter_map(|row| simulation.rows[row as usize]).collect();
+        assert!(held.into_iter().eq(expected.iter().copied()), "{}", place());
     }
 }
 
@@ -128,6 +133,38 @@ fn rows_agree_with_a_sequential_simulation() {
             }
         }
     }
+}
+
+/// Rows that another prompt takes over lie where it looks for them; elastic caches and windows give
+/// as much as they still hold.
+#[test]
+fn rows_of_one_prompt_serve_another_that_begins_alike() {
+    let full = CacheLayout { policy: CachePolicy::Full as u32, ..layout(true, 4, 10, 8) };
+    let window = CacheLayout { policy: CachePolicy::Window as u32, rows: 9, window: 5, ..full };
+    let layouts = [layout(true, 4, 10, 8), layout(false, 4, 10, 8), full, window];
+    let mut served = [0; 4];
+    for (served, layout) in served.iter_mut().zip(&layouts) {
+        for (prompt, n, other) in
+            (1..30).flat_map(|l| (l..30).flat_map(move |n| (1..23).map(move |o| (l, n, o))))
+        {
+            let [old, new] = [prompt, other].map(|rows| Placement::new(layout, rows));
+            let is_window = layout.window > 0;
+            if prompt > layout.rows && !is_window {
+                continue;
+            }
+            // By position: the row that was written last for each.
+            let mut rows = vec![None; layout.rows as usize];
+            (0..n).for_each(|p| rows[old.row(p) as usize] = Some(p));
+            for end in 0..other.min(n + 1) {
+                let first = if is_window { (end + 1).saturating_sub(layout.window) } else { 0 };
+                let expected = (first..end).all(|p| rows[new.row(p) as usize] == Some(p));
+                let place = format!("{layout:?} L={prompt} n={n} L'={other} end={end}");
+                assert_eq!(old.serves(n, &new, end), expected, "{place}");
+                *served += u32::from(expected && end > 0);
+            }
+        }
+    }
+    assert!(served.into_iter().all(|count| count > 100), "{served:?}");
 }
 
 #[test]

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use weir_abi::ModelHeader;
 
+use crate::cache::KeptRows;
 use crate::forward::{
-    Forward, LongPrompt, ModelShape, StagedPrompt, StepFault, StepModel, StepRow,
+    Forward, LongPrompt, ModelShape, Past, StagedPrompt, StepFault, StepModel, StepRow,
 };
 use crate::probe::Peaks;
 use crate::work::{Loads, Work, WorkCounter};
@@ -67,6 +68,10 @@ impl StepModel for Counted {
         }
         self.counter.step(rows, head_rows.len());
         self.forward.step(rows, head_rows, logits)
+    }
+
+    fn kept(&self, slot: u32, past: Past) -> KeptRows {
+        self.forward.kept(slot, past)
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
@@ -178,8 +183,10 @@ impl Sequences {
         let shape = engine.model().shape();
         let (vocabulary, answer) = (shape.vocabulary, setup.answer(shape.max_rows));
         let before = engine.model().counter().loads().clone();
+        // No prompt takes over rows of another.
+        let model = engine.model_mut();
         if setup.assumed {
-            engine.model_mut().pass_over(seed)?;
+            model.pass_over(seed)?;
         }
         let start = Instant::now();
         let mut sequences = Sequences(Vec::new());
