@@ -2,27 +2,35 @@
 //! document).
 //!
 //! A row's score is the mean over the heads of the group of the mean over the observed queries of
-//! exp(score - log-sum-exp), queries by fours in lanes, then the rest one by one; then the average
-//! of its neighbours among the candidates. [`Scoring`] names what may stand in place of each of the
-//! three. Threads divide runs of 64 rows; a score depends on its own key and the queries alone, and
-//! what is relative to all candidates sums them in ascending order.
+//! exp(score - log-sum-exp), then the average of its neighbours among the candidates. [`Scoring`]
+//! names what may stand in place of each of the three.
+//!
+//! Sixteen keys that lie in one block are scored together: lanes are rows, so that no product is
+//! summed across lanes, and every key is widened once for all queries of its group. A product adds
+//! its elements in ascending order, a mean its queries and heads likewise. Threads divide runs of 64
+//! rows; a score depends on its own key and the queries alone, and what is relative to all candidates
+//! sums those of equal places in their blocks in ascending order, then the sixteen sums in pairs.
 //!
 //! Phases: sums over the candidates, where attention is relative to these; means of heads, where
 //! weights have a floor; rows; neighbours. Where lots are drawn there is one, without queries.
 
 use std::mem::offset_of;
 
-use weir_abi::{LayerCall, PromptCall, StepContext};
+use weir_abi::{KEY_BLOCK, LayerCall, PromptCall, StepContext};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 
-use super::attention::{AttendSpec, KeyAside, plane_rows, products};
+use super::attention::{AttendSpec, WideBlock, plane_rows};
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FuncId, INT, InstBuilder, LANES, POINTER, Value,
+    Assembly, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, POINTER, Value,
     segment_signature,
 };
 
-/// Rows of an item.
+/// Rows of an item: whole blocks.
 const RUN: i64 = 64;
+/// Vectors of a number of each row of a block.
+const FOURS: usize = KEY_BLOCK / 4;
+/// Queries that meet a block together: their sums fill half of the vector registers.
+const TOGETHER: usize = 2;
 
 /// What a layer kind's candidates are scored by.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +115,16 @@ impl Runs {
 
     /// For each row of this thread's: its head and its position.
     fn for_rows(&self, b: &mut Body<'_>, body: impl FnOnce(&mut Body<'_>, Value, Value)) {
+        self.for_starts(b, 1, body);
+    }
+
+    /// For every `step`th row of this thread's runs, from each run's first on.
+    fn for_starts(
+        &self,
+        b: &mut Body<'_>,
+        step: i64,
+        body: impl FnOnce(&mut Body<'_>, Value, Value),
+    ) {
         b.for_range(self.share.0, self.share.1, 1, |b, item| {
             let head = b.ins().udiv(item, self.runs);
             let before = b.mul(head, self.runs);
@@ -115,7 +133,7 @@ impl Runs {
             let begin = b.add(self.begin, start);
             let end = b.add_const(begin, RUN);
             let end = b.min(end, self.end);
-            b.for_range(begin, end, 1, |b, place| body(b, head, place));
+            b.for_range(begin, end, step, |b, place| body(b, head, place));
         });
     }
 }
@@ -191,11 +209,10 @@ struct Call {
     /// Least weights, `[heads]`.
     floors: Value,
     candidates: [Value; 2],
-    /// A key on the stack.
-    key_memory: Value,
-    /// Scores of four queries, and logarithms of their sums.
-    four: Value,
-    four_sums: Value,
+    /// A block of keys on the stack.
+    wide_keys: Value,
+    /// Scores of its rows.
+    sixteen: Value,
 }
 
 impl Call {
@@ -223,9 +240,8 @@ impl Call {
             floors: pointer(prompt, offset_of!(PromptCall, floors)),
             observed: b.load_count(prompt, offset_of!(PromptCall, observed) as i32),
             candidates: candidates(b, prompt, rows),
-            key_memory: b.stack(spec.cache.key_bytes_aside() as u32),
-            four: b.stack(16),
-            four_sums: b.stack(16),
+            wide_keys: b.stack(spec.cache.wide_block_bytes() as u32),
+            sixteen: b.stack(KEY_BLOCK as u32 * 4),
             layer,
         }
     }
@@ -250,11 +266,13 @@ impl Call {
             Pooling::Reference => [b.int(0), b.sub(self.rows, self.observed)],
             Pooling::Average | Pooling::Max => self.candidates,
         };
-        let runs = Runs::new(b, scored, kv_heads, self.team);
-        runs.for_rows(b, |b, kv_head, place| {
-            let score = self.score(b, kv_head, place);
-            let to = self.place(b, self.raw, kv_head, place);
-            b.store(score, to, 0);
+        // Whole blocks of keys, which lie by their rows' numbers.
+        let first = b.ins().band_imm_s(scored[0], -(KEY_BLOCK as i64));
+        let runs = Runs::new(b, [first, scored[1]], kv_heads, self.team);
+        runs.for_starts(b, KEY_BLOCK as i64, |b, kv_head, first| {
+            let keys = self.block(b, kv_head, first);
+            let scores = self.score(b, kv_head, &keys);
+            self.write_block(b, kv_head, first, scored, scores);
         });
         b.barrier(self.context, thread);
         let runs = Runs::new(b, self.candidates, kv_heads, self.team);
@@ -272,11 +290,11 @@ impl Call {
         b.element(plane, at, 4)
     }
 
-    /// A row's key, beside the cache.
-    fn key(&self, b: &mut Body<'_>, kv_head: Value, place: Value) -> KeyAside {
+    /// A block of keys in single precision.
+    fn block(&self, b: &mut Body<'_>, kv_head: Value, first: Value) -> WideBlock {
         let slot = b.int(0);
         let keys = plane_rows(b, self.layer, false, slot, kv_head);
-        self.spec.cache.gather_key(b, keys, place, self.key_memory)
+        self.spec.cache.widen_block(b, keys, first, self.wide_keys)
     }
 
     fn group(&self) -> usize {
@@ -291,11 +309,89 @@ impl Call {
         [b.element(self.queries, number, width as i64 * 4), b.element(self.sums, number, 4)]
     }
 
-    /// The score of one query and a key.
-    fn product(&self, b: &mut Body<'_>, query: Value, key: &KeyAside) -> Value {
-        let stride = self.spec.score.heads * self.spec.cache.key_width;
-        let product = products(b, query, stride, 1, key, &self.spec.cache)[0];
-        self.spec.score.of(b, product)
+    /// Scores of a block for so many queries of a head, from one on.
+    fn scores(&self, b: &mut Body<'_>, query: Value, count: usize, keys: &WideBlock) -> Vec<Rows> {
+        let width = self.spec.cache.key_width;
+        let stride = self.spec.score.heads * width;
+        let zero = b.constant(LANES, 0.0);
+        let step = if width.is_multiple_of(4) { 4 } else { 1 };
+        let sums =
+            b.fold_count(width as i64, step, &vec![zero; count * FOURS], |b, index, sums| {
+                let mut sums = sums.to_vec();
+                let key = b.element(keys.numbers, index, KEY_BLOCK as i64 * 4);
+                let query = b.element(query, index, 4);
+                for element in 0..step as usize {
+                    let rows: Rows = std::array::from_fn(|four| {
+                        b.load(LANES, key, ((element * FOURS + four) * 16) as i32)
+                    });
+                    for (number, sums) in sums.chunks_exact_mut(FOURS).enumerate() {
+                        let query = b.load(FLOAT, query, ((number * stride + element) * 4) as i32);
+                        let query = b.splat(query);
+                        for (row, sum) in rows.iter().zip(sums) {
+                            *sum = b.fma(query, *row, *sum);
+                        }
+                    }
+                }
+                sums
+            });
+        let of_query = |sums: &[Value]| -> Rows {
+            std::array::from_fn(|four| {
+                let product = match keys.scales {
+                    Some(scales) => {
+                        let scales = b.load(LANES, scales, four as i32 * 16);
+                        b.fmul(sums[four], scales)
+                    }
+                    None => sums[four],
+                };
+                self.spec.score.of(b, product)
+            })
+        };
+        sums.chunks_exact(FOURS).map(of_query).collect()
+    }
+
+    /// What is left of a block's numbers where only candidates count.
+    fn of_candidates(&self, b: &mut Body<'_>, first: Value, numbers: Rows, other: f32) -> Rows {
+        let other = b.constant(LANES, other);
+        let [begin, end] = self.candidates.map(|bound| {
+            let bound = b.ins().ireduce(INT, bound);
+            b.splat(bound)
+        });
+        let lanes = b.int32(0);
+        let mut lanes = b.splat(lanes);
+        for lane in 1..4 {
+            let number = b.int32(i32::from(lane));
+            lanes = b.ins().insertlane(lanes, number, lane);
+        }
+        let first = b.ins().ireduce(INT, first);
+        let first = b.splat(first);
+        let mut rows = b.add(first, lanes);
+        let four = b.constant_int(INTS, 4);
+        numbers.map(|numbers| {
+            let is_behind = b.compare(IntCC::SignedGreaterThanOrEqual, rows, begin);
+            let is_before = b.compare(IntCC::SignedLessThan, rows, end);
+            let is_candidate = b.ins().band(is_behind, is_before);
+            rows = b.add(rows, four);
+            b.select(is_candidate, numbers, other)
+        })
+    }
+
+    /// Folds the candidates of a head: `body` gets a block, its first row, and the numbers so far, by
+    /// rows of a block.
+    fn fold_candidates(
+        &self,
+        b: &mut Body<'_>,
+        kv_head: Value,
+        initial: f32,
+        body: impl FnOnce(&mut Body<'_>, &WideBlock, Value, Rows) -> Rows,
+    ) -> Rows {
+        let [begin, end] = self.candidates;
+        let begin = b.ins().band_imm_s(begin, -(KEY_BLOCK as i64));
+        let initial = [b.constant(LANES, initial); FOURS];
+        let folded = b.fold_range(begin, end, KEY_BLOCK as i64, &initial, |b, first, so_far| {
+            let keys = self.block(b, kv_head, first);
+            body(b, &keys, first, rows_of(so_far)).to_vec()
+        });
+        rows_of(&folded)
     }
 
     /// Replaces the logarithm of a query's sum over all keys by that over the candidates. Items are
@@ -305,24 +401,24 @@ impl Call {
         let query = b.ins().udiv(item, heads);
         let before = b.mul(query, heads);
         let head = b.sub(item, before);
-        let group = b.int(self.group() as i64);
-        let kv_head = b.ins().udiv(head, group);
+        let kv_head = self.kv_head(b, head);
         let [query, sum_at] = self.query(b, head, query);
-        let [begin, end] = self.candidates;
-        let least = b.float(f32::NEG_INFINITY);
-        let most = b.fold_range(begin, end, 1, &[least], |b, place, most| {
-            let key = self.key(b, kv_head, place);
-            let score = self.product(b, query, &key);
-            vec![b.fmax(most[0], score)]
-        })[0];
-        let zero = b.float(0.0);
-        let sum = b.fold_range(begin, end, 1, &[zero], |b, place, sum| {
-            let key = self.key(b, kv_head, place);
-            let score = self.product(b, query, &key);
-            let difference = b.fsub(score, most);
-            let weight = b.exp(difference);
-            vec![b.fadd(sum[0], weight)]
-        })[0];
+        let most = self.fold_candidates(b, kv_head, f32::NEG_INFINITY, |b, keys, first, most| {
+            let scores = self.scores(b, query, 1, keys)[0];
+            let scores = self.of_candidates(b, first, scores, f32::NEG_INFINITY);
+            each(most, scores, |most, score| b.fmax(most, score))
+        });
+        let most = joined(b, most, Body::fmax);
+        let most = b.max_lanes(most);
+        let most_lanes = b.splat(most);
+        let sum = self.fold_candidates(b, kv_head, 0.0, |b, keys, first, sum| {
+            let scores = self.scores(b, query, 1, keys)[0];
+            let weights = scores.map(|score| weight_of(b, score, most_lanes));
+            let weights = self.of_candidates(b, first, weights, 0.0);
+            each(sum, weights, |sum, weight| b.fadd(sum, weight))
+        });
+        let sum = joined(b, sum, Body::fadd);
+        let sum = b.sum_lanes(sum);
         let sum = b.ln(sum);
         let sum = b.fadd(most, sum);
         b.store(sum, sum_at, 0);
@@ -330,82 +426,117 @@ impl Call {
 
     /// The mean of a head's weights over the candidates.
     fn find_floor(&self, b: &mut Body<'_>, head: Value) {
-        let group = b.int(self.group() as i64);
-        let kv_head = b.ins().udiv(head, group);
+        let kv_head = self.kv_head(b, head);
+        let sum = self.fold_candidates(b, kv_head, 0.0, |b, keys, first, sum| {
+            let weights = self.of_head(b, keys, head);
+            let weights = self.of_candidates(b, first, weights, 0.0);
+            each(sum, weights, |sum, weight| b.fadd(sum, weight))
+        });
+        let sum = joined(b, sum, Body::fadd);
+        let sum = b.sum_lanes(sum);
         let [begin, end] = self.candidates;
-        let zero = b.float(0.0);
-        let sum = b.fold_range(begin, end, 1, &[zero], |b, place, sum| {
-            let key = self.key(b, kv_head, place);
-            let weight = self.of_head(b, &key, head);
-            vec![b.fadd(sum[0], weight)]
-        })[0];
         let count = b.sub(end, begin);
         let mean = divided(b, sum, count);
         let to = b.element(self.floors, head, 4);
         b.store(mean, to, 0);
     }
 
-    /// What the queries of a head give a key: their mean or their largest.
-    fn of_head(&self, b: &mut Body<'_>, key: &KeyAside, head: Value) -> Value {
-        let is_mean = self.scoring.aggregate == Aggregate::Mean;
-        let joined = |b: &mut Body<'_>, mass: Value, weight: Value| match is_mean {
-            true => b.fadd(mass, weight),
-            false => b.fmax(mass, weight),
-        };
-        let heads = self.spec.score.heads;
-        let stride = heads * self.spec.cache.key_width;
-        let whole = b.ins().band_imm_s(self.observed, -4);
-        let zero = b.int(0);
-        let none = b.constant(LANES, 0.0);
-        let lanes = b.fold_range(zero, whole, 4, &[none], |b, query, mass| {
-            let [query, sum] = self.query(b, head, query);
-            let scores = products(b, query, stride, 4, key, &self.spec.cache);
-            for (lane, score) in scores.into_iter().enumerate() {
-                b.store(score, self.four, lane as i32 * 4);
-                let sum = b.load(FLOAT, sum, (lane * heads * 4) as i32);
-                b.store(sum, self.four_sums, lane as i32 * 4);
-            }
-            let (scores, sums) = (b.load(LANES, self.four, 0), b.load(LANES, self.four_sums, 0));
-            let scores = self.spec.score.of(b, scores);
-            let weight = weight_of(b, scores, sums);
-            vec![joined(b, mass[0], weight)]
-        })[0];
-        let mass = if is_mean { b.sum_lanes(lanes) } else { b.max_lanes(lanes) };
-        let mass = b.fold_range(whole, self.observed, 1, &[mass], |b, query, mass| {
-            let [query, sum] = self.query(b, head, query);
-            let score = self.product(b, query, key);
-            let sum = b.load(FLOAT, sum, 0);
-            let weight = weight_of(b, score, sum);
-            vec![joined(b, mass[0], weight)]
-        })[0];
-        if is_mean { divided(b, mass, self.observed) } else { mass }
+    fn kv_head(&self, b: &mut Body<'_>, head: Value) -> Value {
+        let group = b.int(self.group() as i64);
+        b.ins().udiv(head, group)
     }
 
-    /// What the heads of a group give a row.
-    fn score(&self, b: &mut Body<'_>, kv_head: Value, place: Value) -> Value {
-        let key = self.key(b, kv_head, place);
+    /// What the queries of a head give the keys of a block: their mean or their largest.
+    fn of_head(&self, b: &mut Body<'_>, keys: &WideBlock, head: Value) -> Rows {
+        let is_mean = self.scoring.aggregate == Aggregate::Mean;
+        let with_queries = |b: &mut Body<'_>, query: Value, count: usize, mass: &[Value]| {
+            let [query, sum] = self.query(b, head, query);
+            let scores = self.scores(b, query, count, keys);
+            let mut mass = rows_of(mass);
+            for (number, scores) in scores.into_iter().enumerate() {
+                let heads = self.spec.score.heads;
+                let sum = b.load(FLOAT, sum, (number * heads * 4) as i32);
+                let sum = b.splat(sum);
+                mass = each(mass, scores, |mass, score| {
+                    let weight = weight_of(b, score, sum);
+                    if is_mean { b.fadd(mass, weight) } else { b.fmax(mass, weight) }
+                });
+            }
+            mass.to_vec()
+        };
+        let whole = b.ins().band_imm_s(self.observed, -(TOGETHER as i64));
+        let zero = b.int(0);
+        let nothing = [b.constant(LANES, 0.0); FOURS];
+        let mass = b.fold_range(zero, whole, TOGETHER as i64, &nothing, |b, query, mass| {
+            with_queries(b, query, TOGETHER, mass)
+        });
+        let mass = b.fold_range(whole, self.observed, 1, &mass, |b, query, mass| {
+            with_queries(b, query, 1, mass)
+        });
+        let mass = rows_of(&mass);
+        if !is_mean {
+            return mass;
+        }
+        let count = b.ins().ireduce(INT, self.observed);
+        let count = b.to_float(count);
+        let count = b.splat(count);
+        mass.map(|mass| b.fdiv(mass, count))
+    }
+
+    /// What the heads of a group give the rows of a block.
+    fn score(&self, b: &mut Body<'_>, kv_head: Value, keys: &WideBlock) -> Rows {
         let group = self.group();
-        let nothing = b.float(0.0);
-        let total = b.fold_count(group as i64, 1, &[nothing], |b, member, total| {
+        let nothing = [b.constant(LANES, 0.0); FOURS];
+        let total = b.fold_count(group as i64, 1, &nothing, |b, member, total| {
             let head = b.mul_const(kv_head, group as i64);
             let head = b.add(head, member);
-            let weight = self.of_head(b, &key, head);
-            vec![match self.scoring.aggregate {
-                Aggregate::Mean => b.fadd(total[0], weight),
-                Aggregate::Max => b.fmax(total[0], weight),
-                Aggregate::Defensive => {
-                    let floor = b.element(self.floors, head, 4);
-                    let floor = b.load(FLOAT, floor, 0);
-                    let weight = b.fmax(weight, floor);
-                    b.fmax(total[0], weight)
-                }
-            }]
-        })[0];
+            let mut weights = self.of_head(b, keys, head);
+            if self.scoring.aggregate == Aggregate::Defensive {
+                let floor = b.element(self.floors, head, 4);
+                let floor = b.load(FLOAT, floor, 0);
+                let floor = b.splat(floor);
+                weights = weights.map(|weight| b.fmax(weight, floor));
+            }
+            let joined =
+                each(rows_of(total), weights, |total, weight| match self.scoring.aggregate {
+                    Aggregate::Mean => b.fadd(total, weight),
+                    Aggregate::Max | Aggregate::Defensive => b.fmax(total, weight),
+                });
+            joined.to_vec()
+        });
+        let total = rows_of(&total);
         if self.scoring.aggregate != Aggregate::Mean {
             return total;
         }
-        let group = b.float(group as f32);
-        b.fdiv(total, group)
+        let group = b.constant(LANES, group as f32);
+        total.map(|total| b.fdiv(total, group))
+    }
+
+    /// Writes the scores of the rows of a block that lie within bounds.
+    fn write_block(
+        &self,
+        b: &mut Body<'_>,
+        kv_head: Value,
+        first: Value,
+        [begin, end]: [Value; 2],
+        scores: Rows,
+    ) {
+        for (four, scores) in scores.into_iter().enumerate() {
+            b.store(scores, self.sixteen, four as i32 * 16);
+        }
+        let low = b.max(first, begin);
+        let behind = b.add_const(first, KEY_BLOCK as i64);
+        let high = b.min(behind, end);
+        let to = self.place(b, self.raw, kv_head, low);
+        let within = b.sub(low, first);
+        let from = b.element(self.sixteen, within, 4);
+        let zero = b.int(0);
+        let count = b.sub(high, low);
+        b.for_lanes(zero, count, |b, index, lanes| {
+            let [from, to] = [from, to].map(|at| b.element(at, index, 4));
+            let score = b.load(lanes.float(), from, 0);
+            b.store(score, to, 0);
+        });
     }
 
     /// What a candidate and its neighbours among the scored rows come to.
@@ -438,6 +569,28 @@ impl Call {
         };
         divided(b, sum, count)
     }
+}
+
+/// A number of each row of a block: four vectors of four.
+type Rows = [Value; FOURS];
+
+fn rows_of(values: &[Value]) -> Rows {
+    std::array::from_fn(|four| values[four])
+}
+
+fn each(left: Rows, right: Rows, mut join: impl FnMut(Value, Value) -> Value) -> Rows {
+    std::array::from_fn(|four| join(left[four], right[four]))
+}
+
+/// (0 + 2) + (1 + 3) of the vectors, always in this order.
+fn joined<'b>(
+    b: &mut Body<'b>,
+    [v0, v1, v2, v3]: Rows,
+    join: fn(&mut Body<'b>, Value, Value) -> Value,
+) -> Value {
+    let even = join(b, v0, v2);
+    let odd = join(b, v1, v3);
+    join(b, even, odd)
 }
 
 /// A sum divided by how many there are.

@@ -24,7 +24,7 @@ use weir_abi::{KEY_BLOCK, LayerCall};
 use weir_ir::DType;
 
 use super::layer_field;
-use crate::emit::{Body, FLOAT, FloatCC, InstBuilder, Lanes, Type, Value, types};
+use crate::emit::{Body, FLOAT, FloatCC, INTS, InstBuilder, Lanes, Type, Value, types};
 
 /// Number format of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -265,6 +265,61 @@ impl CacheShape {
         KeyAside { numbers: to, scale: Some(b.load(FLOAT, scale, 0)) }
     }
 
+    /// The keys of a block in single precision, `[width][KEY_BLOCK]`: where they lie, if that is what
+    /// they are, or else widened to memory of [`Self::wide_block_bytes`].
+    pub(in crate::kernels) fn widen_block(
+        &self,
+        b: &mut Body<'_>,
+        plane: Value,
+        first_row: Value,
+        to: Value,
+    ) -> WideBlock {
+        let block = b.element(plane, first_row, self.key_bytes() as i64);
+        match self.number {
+            CacheType::F32 => WideBlock { numbers: block, scales: None },
+            CacheType::F16 | CacheType::Bf16 => {
+                b.for_count((self.key_width * KEY_BLOCK) as i64, 4, |b, index| {
+                    let from = b.element(block, index, self.number.bytes() as i64);
+                    let four = self.number.load(b, Lanes::Four, from, 0);
+                    let to = b.element(to, index, 4);
+                    b.store(four, to, 0);
+                });
+                WideBlock { numbers: to, scales: None }
+            }
+            CacheType::Int8 => {
+                let quads = self.key_width.div_ceil(QUAD);
+                b.for_count(quads as i64, 1, |b, quad| {
+                    let from = b.element(block, quad, (KEY_BLOCK * QUAD) as i64);
+                    let to = b.element(to, quad, (KEY_BLOCK * QUAD * 4) as i64);
+                    // Four codes of a row are one word.
+                    for rows in (0..KEY_BLOCK as i32).step_by(4) {
+                        let words = b.load(INTS, from, rows * QUAD as i32);
+                        for place in 0..QUAD as i32 {
+                            let shift = b.int32(place * 8);
+                            let code = b.ins().ushr(words, shift);
+                            let byte = b.constant_int(INTS, 0xff);
+                            let code = b.ins().band(code, byte);
+                            let offset = b.constant_int(INTS, KEY_OFFSET);
+                            let code = b.sub(code, offset);
+                            let code = b.to_float(code);
+                            b.store(code, to, (place * KEY_BLOCK as i32 + rows) * 4);
+                        }
+                    }
+                });
+                let scales = b.add_const(block, (KEY_BLOCK * (self.key_bytes() - SCALE)) as i64);
+                WideBlock { numbers: to, scales: Some(scales) }
+            }
+        }
+    }
+
+    /// Bytes that [`Self::widen_block`] writes.
+    pub(in crate::kernels) fn wide_block_bytes(&self) -> usize {
+        match self.number {
+            CacheType::F32 => 0,
+            _ => self.key_width.next_multiple_of(QUAD) * KEY_BLOCK * 4,
+        }
+    }
+
     /// Bytes of a key row that lies [aside](CacheType::aside).
     pub(in crate::kernels) fn key_bytes_aside(&self) -> usize {
         self.key_width * self.number.aside().bytes()
@@ -284,6 +339,15 @@ pub(in crate::kernels) struct KeyAside {
     pub(in crate::kernels) numbers: Value,
     /// What products with them are multiplied by.
     pub(in crate::kernels) scale: Option<Value>,
+}
+
+/// Keys of a block in single precision: rows are neighbours.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct WideBlock {
+    /// Number `i` of row `r` at `i · KEY_BLOCK + r`.
+    pub(in crate::kernels) numbers: Value,
+    /// What products with them are multiplied by: a factor for each row.
+    pub(in crate::kernels) scales: Option<Value>,
 }
 
 /// Where a row of a head lies.

@@ -35,7 +35,7 @@ use std::mem::offset_of;
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
 pub use self::cache::{CacheShape, CacheType};
-pub(super) use self::cache::{KEY_OFFSET, KeyAside, QUAD, TOP_CODE, plane_rows};
+pub(super) use self::cache::{KEY_OFFSET, KeyAside, QUAD, TOP_CODE, WideBlock, plane_rows};
 use self::scratch::Scratch;
 use self::vector::{Dots, Width};
 use super::rows::copy_floats;

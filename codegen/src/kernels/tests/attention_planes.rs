@@ -102,6 +102,25 @@ pub(super) fn key_blocks(keys: &[f32], rows: usize, width: usize) -> Vec<f32> {
     blocks
 }
 
+/// Keys `[head][row][width]` of `rows` rows a head in blocks, and values, as kernels see them.
+pub(super) fn encoded_planes(
+    shape: &CacheShape,
+    [keys, values]: [&[f32]; 2],
+    rows: usize,
+) -> [Vec<u8>; 2] {
+    if shape.number == CacheType::Int8 {
+        return [(keys, shape.key_width, true), (values, shape.value_width, false)]
+            .map(|(plane, width, is_key)| code_blocks(plane, rows, width, is_key));
+    }
+    let keys = key_blocks(keys, rows, shape.key_width);
+    [&keys, values].map(|plane| encoded(shape.number, plane))
+}
+
+/// Rows of a plane of values that has so many: codes lie in whole tiles.
+pub(super) fn value_rows(number: CacheType, rows: usize) -> usize {
+    if number == CacheType::Int8 { rows.next_multiple_of(KEY_TILE) } else { rows }
+}
+
 impl Planes {
     pub(super) fn new(shape: CacheShape) -> Planes {
         let rows = SLOTS * shape.kv_heads * CACHE_ROWS;
@@ -146,13 +165,7 @@ impl Planes {
 
     /// Keys in blocks, and values, as kernels see them.
     pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
-        let (key_width, value_width) = (self.shape.key_width, self.shape.value_width);
-        if self.shape.number == CacheType::Int8 {
-            return [(&self.keys, key_width, true), (&self.values, value_width, false)]
-                .map(|(plane, width, is_key)| code_blocks(plane, CACHE_ROWS, width, is_key));
-        }
-        let keys = key_blocks(&self.keys, CACHE_ROWS, self.shape.key_width);
-        [&keys, &self.values].map(|plane| encoded(self.shape.number, plane))
+        encoded_planes(&self.shape, [&self.keys, &self.values], CACHE_ROWS)
     }
 
     /// The same up to the last row that is read, keys and codes to the end of its tile.
@@ -186,10 +199,7 @@ impl Planes {
 
     pub(super) fn call_at(&self, keys: *mut u8, values: *mut u8, spans: &[RowSpans]) -> LayerCall {
         let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
-        let value_rows = match self.shape.number {
-            CacheType::Int8 => CACHE_ROWS.next_multiple_of(KEY_TILE),
-            _ => CACHE_ROWS,
-        };
+        let value_rows = value_rows(self.shape.number, CACHE_ROWS);
         let value_head = (value_rows * self.shape.value_bytes()) as u64;
         LayerCall {
             keys,

@@ -4,8 +4,9 @@
 use weir_abi::{KEY_TILE, LayerCall, PromptCall};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 use weir_ir::interpret::select::lot;
+use weir_ir::interpret::stored;
 
-use super::attention_planes::key_blocks;
+use super::attention_planes::{dtype, encoded_planes, rounded, value_rows};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
@@ -29,7 +30,7 @@ impl Prompt {
         let kv_heads = 1 + random.below(3);
         let heads = kv_heads * (1 + random.below(4));
         let (key_width, value_width) = (1 + random.below(40), 1 + random.below(40));
-        let number = CacheType::F32;
+        let number = CacheType::ALL[random.below(CacheType::ALL.len())];
         let cache = CacheShape { kv_heads, key_width, value_width, number };
         let softcap = [0.0, 2.5][random.below(2)];
         let spec = AttendSpec {
@@ -48,6 +49,9 @@ impl Prompt {
         let ring_base = sinks + selected + random.below(3);
         let observed = 1 + random.below(recent.min(11));
         let queries = random.units(observed * heads * key_width);
+        let held = |numbers: &mut dyn Iterator<Item = f32>| -> Vec<f32> {
+            numbers.map(|value| stored(value, dtype(number))).collect()
+        };
         let mut prompt = Prompt {
             call: PromptCall {
                 rows: rows as u32,
@@ -84,8 +88,8 @@ impl Prompt {
                 },
             },
             kept: ring_base + ring_rows,
-            keys: random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0).collect(),
-            values: random.units(kv_heads * rows * value_width),
+            keys: held(&mut random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0)),
+            values: held(&mut random.units(kv_heads * rows * value_width).into_iter()),
             lse: vec![0.0; observed * heads],
             queries: queries.iter().map(|v| v * 2.0).collect(),
             spec,
@@ -108,7 +112,8 @@ impl Prompt {
         self.count(self.call.sinks)..self.count(self.call.rows - self.call.recent)
     }
 
-    /// Score of a key for a query, and its error: as on the portable level of attention.
+    /// Score of a key for a query, and its error: each element is added with one rounding, the scale of
+    /// codes and the factor are another each, 1 to spare.
     fn score(&self, query: usize, head: usize, row: usize) -> (f64, f64) {
         let ScoreSpec { heads, scale, softcap } = self.spec.score;
         let width = self.spec.cache.key_width;
@@ -116,10 +121,11 @@ impl Prompt {
         let kv_head = head / (heads / self.spec.cache.kv_heads);
         let q = double(&self.queries[(query * heads + head) * width..][..width]);
         let k = kv_head * self.count(self.call.rows) + row;
-        let k = double(&self.keys[k * width..][..width]);
+        let k = &self.keys[k * width..][..width];
+        let k = if self.spec.cache.number == CacheType::Int8 { rounded(k) } else { double(k) };
         let product: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
         let size: f64 = q.iter().zip(&k).map(|(q, k)| (q * k).abs()).sum();
-        let (score, error) = (product * scale, ((width / 4) as f64 + 7.0) * U * size * scale);
+        let (score, error) = (product * scale, (width as f64 + 3.0) * U * size * scale);
         if cap == 0.0 {
             return (score, error);
         }
@@ -174,7 +180,6 @@ impl Prompt {
                         .iter()
                         .enumerate()
                         .map(|(query, sum)| weight(self.score(query, head, row), *sum));
-                    // Lanes are joined in two additions, the rest added one by one.
                     match is_mean {
                         true => mean(weights, observed as f64),
                         false => largest(weights),
@@ -269,28 +274,31 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let rows = prompt.count(prompt.call.rows);
     let guard = |floats: &[f32]| Guarded::new(&bytes(floats), side);
     let poison = |count: usize| guard(&vec![POISON; count]);
-    let mut keys = guard(&key_blocks(&prompt.keys, rows, cache.key_width));
-    let [mut values, mut queries, mut lse] =
-        [&prompt.values, &prompt.queries, &prompt.lse].map(|floats| guard(floats));
+    let [mut keys, mut values] = encoded_planes(&cache, [&prompt.keys, &prompt.values], rows)
+        .map(|plane| Guarded::new(&plane, side));
+    let [mut queries, mut lse] = [&prompt.queries, &prompt.lse].map(|floats| guard(floats));
     let [mut scores, mut scratch] = [(); 2].map(|()| poison(cache.kv_heads * rows));
     let mut floors = poison(prompt.spec.score.heads);
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
     let widths = [cache.key_width, cache.value_width];
     let [plane_rows, kept_rows] = [rows, prompt.kept].map(|rows| rows.next_multiple_of(KEY_TILE));
+    let kept_planes =
+        |floats: &[Vec<f32>; 2]| encoded_planes(&cache, [&floats[0], &floats[1]], prompt.kept);
+    let mut expected = widths.map(|width| vec![POISON; 2 * cache.kv_heads * prompt.kept * width]);
     let [mut to_keys, mut to_values] =
-        [kept_rows * cache.key_width, prompt.kept * cache.value_width]
-            .map(|head| poison(2 * cache.kv_heads * head));
+        kept_planes(&expected).map(|plane| Guarded::new(&plane, side));
     let key_head = (kept_rows * cache.key_bytes()) as u64;
-    let value_head = (prompt.kept * cache.value_bytes()) as u64;
+    let value_head = (value_rows(cache.number, prompt.kept) * cache.value_bytes()) as u64;
     let kv_heads = cache.kv_heads as u64;
+    let from_rows = value_rows(cache.number, rows);
     let layer = LayerCall {
         keys: keys.bytes().as_mut_ptr(),
         values: values.bytes().as_mut_ptr(),
         key_slot_stride: (cache.kv_heads * plane_rows * cache.key_bytes()) as u64,
         key_head_stride: (plane_rows * cache.key_bytes()) as u64,
-        value_slot_stride: (cache.kv_heads * rows * cache.value_bytes()) as u64,
-        value_head_stride: (rows * cache.value_bytes()) as u64,
+        value_slot_stride: (cache.kv_heads * from_rows * cache.value_bytes()) as u64,
+        value_head_stride: (from_rows * cache.value_bytes()) as u64,
         spans: null(),
         observed_queries: queries.bytes().as_mut_ptr().cast(),
         observed_lse: lse.bytes().as_mut_ptr().cast(),
@@ -342,7 +350,6 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     Kernel::new(compact).call_team(&words, threads);
     let positions = positions.finish();
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| positions[at * 4 + byte]));
-    let mut expected = widths.map(|width| vec![POISON; 2 * cache.kv_heads * prompt.kept * width]);
     for kv_head in 0..cache.kv_heads {
         let best = prompt.best(&chosen[kv_head * rows..][..rows]);
         let got: Vec<u32> = (0..best.len()).map(|at| word(kv_head * stride + at)).collect();
@@ -358,10 +365,9 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
             }
         }
     }
-    let [keys_expected, values_expected] = expected;
-    let keys_expected = key_blocks(&keys_expected, prompt.kept, cache.key_width);
-    assert!(to_keys.finish() == bytes(&keys_expected), "keys in the destination");
-    assert!(to_values.finish() == bytes(&values_expected), "values in the destination");
+    let [keys_expected, values_expected] = kept_planes(&expected);
+    assert!(to_keys.finish() == keys_expected, "keys in the destination");
+    assert!(to_values.finish() == values_expected, "values in the destination");
     for buffer in [keys, values, queries, lse, scores, scratch, floors] {
         buffer.finish();
     }
