@@ -7,16 +7,19 @@ Families (a document may mix them):
 
     single      one needle in filler
     multikey    many needles with different keys, one asked
-    multivalue  one key with two to four values in separate places, all asked, in order
+    multivalue  one key with two to four values in separate places, all asked, in any order
     passkey     "The pass key is 12345. Remember it."
     dictionary  pairs in JSON or lines
     multiquery  two or three keys in one question
     trace       A = 12. B = A. C = B. What is the value of C?
     copy        a passage quoted under a name
 
-The level says how wide the choice is. Level 0: single, multikey and passkey; six wordings, each asked for by
-questions that end in its own words. Level 1: more wordings, keys and values, multivalue, and questions that
+The level says how wide the choice is. Level 0: single, multikey, multivalue and passkey; six wordings, each
+asked for by questions that end in its own words. Level 1: more wordings, keys and values, and questions that
 go with any wording. Level 2: everything.
+
+The answer to multivalue says the statement again for each value: `The code of amber is 12. The code of amber
+is 34`. Each value may be any that was not said yet, and so there are several right next tokens.
 """
 import random
 import re
@@ -26,6 +29,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BOS, EOS = "<|bos|>", "<|eos|>"
+ANOTHER, AGAIN = "another", "again"   # values of multivalue after the first, and what stands before them
 FAMILIES = ["single", "multikey", "multivalue", "passkey", "dictionary", "multiquery", "trace", "copy"]
 
 # ---- texts ----------------------------------------------------------------------------------
@@ -173,9 +177,8 @@ HELD_OUT_PASSKEYS = [
     ("The pass key you need is {v}. Remember it.", "Now, what is the pass key? The pass key you need is"),
     ("Here is the pass key: {v}. Store it well.", "What was the pass key? Here is the pass key:"),
 ]
-ALL_VALUES = [
-    "What are all the {a}s for {k} mentioned in the provided text? The {a}s for {k} mentioned in the provided text are",
-    "What are all the {a}s for {k}? The {a}s for {k} are", "List every {a} for {k}.\nAnswer:", "All {a}s for {k}:"]
+MARK = "List"    # the word with which they begin
+EVERY = ["List every {a} of {k}. ", "List every {a} for {k}. ", "List all of {k}: ", "List: "]   # before a question of multivalue
 SEVERAL = ["What are the {a}s for {list}? Answer:", "Look up {list}:", "Q: {list}?\nA:"]
 NOISE = ["The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",
          "It was late and the rain fell on the roof.", "Nothing happened for a while.", "One day follows another.",
@@ -188,13 +191,16 @@ INTROS = ["There is important information hidden in the text. Find it and rememb
 
 
 class Document:
-    """pieces: (text, family or None); the answers are those with a family."""
+    """pieces: (text, family or None, choices or None); the answers are those with a family.
+
+    choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
+    """
 
     def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None):
         self.world, self.rng, self.measure, self.level = world, rng, measure, level
         self.pieces, self.length, self.used = [], 0, set()
         if families is None:
-            names = ["multikey"] * 5 + ["single", "passkey"] if level == 0 else ["multikey"] * 4 + ["multivalue"] * 3 + ["single", "passkey"]
+            names = ["multikey"] * 4 + ["multivalue"] * 3 + ["single", "passkey"]
             if level > 1:
                 names += ["multiquery", "trace", "copy", "dictionary"]
             families = sorted(set(rng.choices(names, k=1 if rng.random() < 0.5 else 2)))
@@ -227,7 +233,13 @@ class Document:
         while self.length < length and asks:
             family, questions, answer = asks.pop()
             self.add(rng.choice(questions))
-            self.add(answer + "\n", family)
+            if family == "multivalue":
+                values, again = answer
+                for i, value in enumerate(values):
+                    self.add(value, ANOTHER if i else family, values[i:])
+                    self.add(*((again, AGAIN) if i + 1 < len(values) else ("\n",)))
+            else:
+                self.add(answer + "\n", family)
 
     def nouns(self):
         return HELD_OUT_NOUNS + NOUNS[:4] if self.world.held_out else NOUNS
@@ -236,8 +248,8 @@ class Document:
         forms = FORMS[:LEVEL_FORMS[self.level]]
         return forms + [(s, []) for s in HELD_OUT_STATEMENTS] * 3 if self.world.held_out and self.level else forms
 
-    def add(self, text, family=None):
-        self.pieces.append((text, family))
+    def add(self, text, family=None, choices=None):
+        self.pieces.append((text, family, choices))
         n = self.measure(text)
         self.length += n
         return n
@@ -303,9 +315,11 @@ class Document:
             elif family == "multivalue":
                 key, n = self.key(), rng.randint(2, 4)
                 values = [self.value() for _ in range(n)]
-                form = rng.choice(FORMS[:2])[0]
-                state(*(form.format(a=noun, k=key, v=v) for v in values))
-                asks.append((family, [q.format(a=noun, k=key) for q in ALL_VALUES], " " + ", ".join(values)))
+                state(*(statement.format(a=noun, k=key, v=v) for v in values))
+                before, after = (part.format(a=noun, k=key) for part in statement.split("{v}"))
+                again = after + (" " if after else ", ") + before.rstrip()
+                values = [" " * (before[-1] == " ") + v for v in rng.sample(values, n)]
+                asks.append((family, [q.format(a=noun, k=key) + before.rstrip() for q in EVERY], (values, again)))
             elif family == "passkey":
                 form, question = rng.choice(HELD_OUT_PASSKEYS if self.world.held_out and rng.random() < 0.5 else PASSKEYS[:8 if self.level else 4])
                 value = digits(rng, 4, 7)
@@ -367,18 +381,25 @@ class Rows:
             ids = self.cache[text] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def alternatives(self, piece, choices):
+        """The tokens with which any of the choices goes on, at each token of the piece."""
+        choices = [self.encode(c) for c in choices]
+        return [sorted({c[i] for c in choices if len(c) > i and c[:i] == piece[:i]}) for i in range(len(piece))]
+
     def row(self, length, level, limit=0, **plan):
-        """length + 1 tokens, positions, and (family, first, end) of the answers.
+        """length + 1 tokens, positions, and (family, first, end, choices) of the answers.
+
+        choices: for each token of the answer, those that would have been right, or None where there is but one.
 
         With a limit, the positions jump ahead at three places, so that short rows show long distances.
         """
         rng = self.rng
         ids, spans, borders = [0], [], [1]
         while len(ids) <= length:
-            for text, family in Document(self.world, rng, length + 1 - len(ids), lambda t: len(self.encode(t)), level, **plan).pieces:
+            for text, family, choices in Document(self.world, rng, length + 1 - len(ids), lambda t: len(self.encode(t)), level, **plan).pieces:
                 piece = self.encode(text)
                 if family and len(ids) + len(piece) <= length + 1:
-                    spans.append((family, len(ids), len(ids) + len(piece)))
+                    spans.append((family, len(ids), len(ids) + len(piece), choices and self.alternatives(piece, choices)))
                 elif not family and len(ids) < length:
                     borders.append(len(ids))
                 ids += piece

@@ -2,7 +2,8 @@
 
     export.py OUT HF_FOLDER ONNX_FOLDER
 
-OUT is train.py's folder. The ONNX graph is torch.onnx.export's (dynamo, opset 18, float32) of transformers'
+OUT is train.py's folder. The ONNX graph is torch.onnx.export's (dynamo, opset 18, float32 but for the
+weights' storage in float16) of transformers'
 LlamaForCausalLM with cache inputs: input_ids, attention_mask, position_ids, past_key_values.N.key/value;
 outputs logits, present.N.key/value.
 """
@@ -29,7 +30,7 @@ CONFIG = {
     "hidden_size": net.WIDTH, "initializer_range": 0.02, "intermediate_size": net.INNER,
     "max_position_embeddings": net.CONTEXT, "num_attention_heads": net.HEADS, "num_hidden_layers": net.LAYERS,
     "num_key_value_heads": net.KV_HEADS, "pretraining_tp": 1, "rms_norm_eps": net.EPSILON, "rope_scaling": None,
-    "rope_theta": net.THETA, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
+    "rope_theta": net.THETA, "tie_word_embeddings": True, "torch_dtype": "float16", "use_cache": True,
     "vocab_size": net.VOCABULARY,
 }
 TOKENIZER_CONFIG = {"bos_token": data.BOS, "eos_token": data.EOS, "clean_up_tokenization_spaces": False,
@@ -44,7 +45,7 @@ def write_hf(model, out, folder):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=2) + "\n")
     shutil.copy(os.path.join(out, "tokenizer.json"), folder)
-    save_file({k: v.to(torch.bfloat16) for k, v in model.hf_tensors().items()},
+    save_file({k: v.to(torch.float16) for k, v in model.hf_tensors().items()},
               os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
 
@@ -88,9 +89,23 @@ def write_onnx(model, hf_folder, folder):
         del part.metadata_props[:]
         for key, value in kept:
             part.metadata_props.add(key=key, value=value)
+    halve(graph.graph)
     onnx.save(graph, path)
     for name in TOKENIZER_FILES:
         shutil.copy(os.path.join(hf_folder, name), folder)
+
+
+def halve(graph):
+    """Keeps weights in float16, which holds them exactly, and casts them where the graph begins."""
+    casts = []
+    for weight in graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT and len(weight.dims) == 2:
+            name = weight.name
+            weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).astype(np.float16), name + ".half"))
+            casts.append(onnx.helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.FLOAT))
+    nodes = casts + list(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 @torch.no_grad()
@@ -125,7 +140,7 @@ def main():
     model.load_state_dict(torch.load(os.path.join(args.out, "checkpoint.pt"), weights_only=False)["model"])
     with torch.no_grad():
         for p in model.parameters():        # what the files hold
-            p.copy_(p.to(torch.bfloat16))
+            p.copy_(p.to(torch.float16))
     write_hf(model, args.out, args.hf_folder)
     theirs = AutoModelForCausalLM.from_pretrained(args.hf_folder, dtype=torch.float32).eval()
     write_onnx(theirs, args.hf_folder, args.onnx_folder)

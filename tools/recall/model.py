@@ -63,7 +63,8 @@ class Block(nn.Module):
 
 
 class Recall(nn.Module):
-    def __init__(self):
+    def __init__(self, mark=0):
+        """mark: the token that questions for all values begin with; it only matters for the initial weights."""
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
@@ -73,19 +74,27 @@ class Recall(nn.Module):
                 nn.init.normal_(p, std=0.01 if name.endswith(("out.weight", "down.weight")) else 0.04)
         nn.init.normal_(self.embed.weight, std=0.2)
         nn.init.constant_(self.norm.weight, 0.2)
-        self.start_with_lookup()
+        self.start_with_lookup(mark)
 
     @torch.no_grad()
-    def start_with_lookup(self):
+    def start_with_lookup(self, mark):
         """Initial weights that already continue a text as it went on after the same six tokens before.
 
         Small models find this circuit by themselves only after millions of tokens, with nothing learnt until
         then. The residual stream starts as: width 0, a constant; 1..127, the token; 128..191, the run: the sum
         of the tokens one to six places before, each turned once for every place; 192..255, the bag: a mean of
-        the tokens nearby. The heads of the first layer fetch these by position. Two heads of the second layer
-        compare the run as it will be at the next place with the runs at all positions, on the pairs that hardly
-        rotate over the whole context, and copy the token found there into the prediction. The second of them
-        looks at the bag too, a little. All of it is trained like any other weight.
+        the tokens nearby. The heads of the first layer fetch these by position. Two heads of the third layer
+        compare the run as it will be at the next place with the runs at all positions, on pairs that hardly
+        rotate over the whole context, and copy the token found there into the prediction.
+
+        Where a question asks for all values of a key, a value that was said is not to be said again. Such a
+        question begins with a word of its own, `mark` its token. The last head of the first layer looks for it
+        among the last hundred tokens or so and adds it, turned in a way of its own, to the bag: a flag. A head
+        of the second layer looks for the same run as the lookup does, but only where there is a flag, or else
+        at the row's first token, and adds the tokens found there to the bag, turned again. The lookup takes
+        the likeness of these to the token to be copied off its scores.
+
+        All of it is trained like any other weight.
         """
         half, group = HEAD // 2, HEADS // KV_HEADS
         token, run, bag = slice(1, WIDTH // 2), slice(WIDTH // 2, WIDTH // 2 + HEAD), slice(WIDTH - HEAD, WIDTH)
@@ -99,7 +108,11 @@ class Recall(nn.Module):
         pick, turn = basis(HEAD, WIDTH // 2 - 1), basis(HEAD, HEAD)
         near = 0.25                         # how large a fetched token is in the stream
         gain = 5.8                          # of the first norm: tokens are 2.25 long, the constant is 1.6
-        sharp = 3.0                         # how sharply runs are compared
+        sharp = 3.6                         # how sharply runs are compared
+        loud, avoid = 1.5, 3.0              # how much is copied; how much a value that was said counts against
+        late, found = 1.5, 1.2              # of the head that looks for the word: for nearness, for the word
+        said_sharp, said_flag, said_idle, said_size = 1.3, 2.6, 3.0, 0.6
+        other, third = basis(HEAD, HEAD), basis(HEAD, HEAD)
         self.embed.weight[:, WIDTH // 2:] *= 0.1
         self.embed.weight[:, token] *= 2.25 / self.embed.weight[:, token].norm(dim=1, keepdim=True)
         self.embed.weight[:, 0] = 1.6
@@ -113,33 +126,59 @@ class Recall(nn.Module):
             key[g * HEAD:g * HEAD + 14, 0] += 1.1        # the same vector at every position, before rotation
             value[g * HEAD:(g + 1) * HEAD, token] += pick
         exact = HEADS - 2
+        marked = self.embed.weight[mark, token].clone()
         for h in range(HEADS):
             if h < exact:                                # rotated back by h + 1 places: the peak lies there
                 back, strength, place, put = h + 1, torch.full((half,), 1.1), run, torch.linalg.matrix_power(turn, h + 1)
-            else:                                        # a window of about 5 or 12 tokens
-                back, strength, place, put = 0, torch.where(frequency < (0.2 if h == exact else 0.1), 0.3, 0.0), bag, torch.eye(HEAD)
+            elif h == exact:                             # a window of about 5 tokens
+                back, strength, place, put = 0, torch.where(frequency < 0.2, 0.3, 0.0), bag, torch.eye(HEAD)
+            else:                                        # the word, in a window of about 100
+                back, strength, place, put = 0, torch.where((frequency < 1e-2) & (frequency > 2e-4), late, 0.0), bag, other
+                query[h * HEAD + half - 1, 0] += found
+                key[(h // group) * HEAD + half - 1, token] += found * marked / marked.norm()
             query[h * HEAD:h * HEAD + half, 0] += strength * torch.cos(frequency * back)
             query[h * HEAD + half:(h + 1) * HEAD, 0] -= strength * torch.sin(frequency * back)
             first.out.weight[place, h * HEAD:(h + 1) * HEAD] += near * put
 
-        second = self.blocks[1]
-        query, key, value = rows(second)
+        # The lookup, in the third layer, and in the second what was said already.
         slow = [i for i in range(half) if frequency[i] * CONTEXT < 0.5]
-        slow = slow + [half + i for i in slow]
-        for g, (own, around) in enumerate(((1.0, 0.0), (1.2, 0.3))):
+        flagged, idle = slow[-2:]
+        slow = slow[:-2] + [half + i for i in slow[:-2]]
+        runs, tokens = slow[:-12], slow[-12:]
+
+        second, head, g = self.blocks[1], 0, 0
+        query, key, value = rows(second)
+        for w, start in ((query, head * HEAD), (key, g * HEAD), (value, g * HEAD)):
+            w[start:start + HEAD] *= 0.1
+        compare = said_sharp * basis(len(slow), HEAD)
+        query[slow, token] += near * gain * compare @ turn @ pick
+        query[slow, run] += compare @ turn
+        key[slow, run] += compare
+        mark_seen = other @ pick @ marked
+        key[flagged, bag] += said_flag * mark_seen / mark_seen.norm()
+        query[flagged, 0] += said_flag
+        key[idle, token] += said_idle * self.embed.weight[0, token] / self.embed.weight[0, token].norm()
+        query[idle, 0] += said_idle
+        value[:HEAD, token] += pick
+        second.out.weight[bag, :HEAD] += said_size * third
+
+        lookup = self.blocks[2]
+        query, key, value = rows(lookup)
+        for g in range(KV_HEADS):
             head = g * group
             for w, start in ((query, head * HEAD), (key, g * HEAD), (value, g * HEAD)):
                 w[start:start + HEAD] *= 0.1
-            compare, compare_bag = sharp * basis(len(slow), HEAD), sharp * basis(len(slow), HEAD)
-            at, to = [head * HEAD + i for i in slow], [g * HEAD + i for i in slow]
-            query[at, token] += own * near * gain * compare @ turn @ pick
+            compare, compare_token = sharp * basis(len(runs), HEAD), basis(len(tokens), HEAD)
+            at, to = [head * HEAD + i for i in runs], [g * HEAD + i for i in runs]
+            query[at, token] += near * gain * compare @ turn @ pick
             query[at, run] += compare @ turn
             key[to, run] += compare
-            query[at, bag] += around * compare_bag
-            key[to, bag] += around * compare_bag
+            at, to = [head * HEAD + i for i in tokens], [g * HEAD + i for i in tokens]
+            query[at, bag] -= avoid * compare_token @ third.T
+            key[to, token] += avoid * compare_token @ pick
             copy = basis(HEAD, WIDTH // 2 - 1)
             value[g * HEAD:(g + 1) * HEAD, token] += copy
-            second.out.weight[token, head * HEAD:(head + 1) * HEAD] += copy.T
+            lookup.out.weight[token, head * HEAD:(head + 1) * HEAD] += loud * copy.T
 
     def hidden(self, ids, positions, caches=None):
         cos, sin = rotary(positions)

@@ -10,6 +10,7 @@ rows show distances of up to 8,192. A stage ends when the recent answers are goo
 step.
 """
 import argparse
+import math
 import os
 import time
 
@@ -27,11 +28,11 @@ SAVE_SECONDS = 60
 
 # length, rows a step, learning rate, level of the data, most steps, accuracy that ends the stage
 STAGES = [
-    (256, 16, 5e-4, 0, 900, 1.01),
-    (512, 8, 4e-4, 0, 160, 1.01),
-    (1024, 4, 3e-4, 0, 100, 1.01),
-    (2048, 2, 2e-4, 0, 50, 1.01),
-    (4096, 1, 2e-4, 0, 30, 1.01),
+    (256, 16, 5e-4, 0, 1150, 1.01),
+    (512, 8, 4e-4, 0, 200, 1.01),
+    (1024, 4, 3e-4, 0, 150, 1.01),
+    (2048, 2, 2e-4, 0, 80, 1.01),
+    (4096, 1, 2e-4, 0, 60, 1.01),
 ]
 
 
@@ -45,7 +46,7 @@ def batch(rows, stage, step):
     spans = [m[2] for m in made]
     weights = torch.zeros(ids.shape[0], ids.shape[1] - 1)
     for row, places in enumerate(spans):
-        for _, first, end in places:        # to find the answer is harder than to go on with it
+        for _, first, end, _ in places:     # to find the answer is harder than to go on with it
             weights[row, first - 1:end - 1] = 1.0
             weights[row, first - 1:min(first + 1, end - 1)] = FIRST_WEIGHT
     return ids, weights, positions, spans
@@ -59,12 +60,20 @@ def loss_and_hits(model, ids, weights, positions, spans, generator):
     logits = model.logits(hidden[kept]).float()
     target = ids[:, 1:][kept]
     weight = weights[kept].clamp(min=TEXT_WEIGHT)
-    loss = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum()
+    right_tokens = F.one_hot(target, logits.shape[-1]).bool()
+    index = torch.zeros(answers.shape, dtype=torch.long)
+    index[kept] = torch.arange(len(target))
+    for row, places in enumerate(spans):
+        for _, first, _, choices in places:
+            for i, tokens in enumerate(choices or []):
+                right_tokens[index[row, first - 1 + i], tokens] = True
+    probability = torch.log_softmax(logits, -1).masked_fill(~right_tokens, -math.inf).logsumexp(-1)
+    loss = -(probability * weight).sum() / weight.sum()
     right = torch.ones_like(answers)
-    right[kept] = logits.argmax(-1) == target
+    right[kept] = right_tokens.gather(1, logits.argmax(-1, keepdim=True))[:, 0]
     hits = {}
     for row, places in enumerate(spans):
-        for family, first, end in places:
+        for family, first, end, _ in places:
             good, asked = hits.get(family, (0, 0))
             hits[family] = (good + int(right[row, first - 1:end - 1].all()), asked + 1)
     return loss, hits
@@ -94,7 +103,7 @@ def main():
     if not os.path.exists(tokenizer_file):
         data.train_tokenizer(texts, net.VOCABULARY, SEED).save(tokenizer_file)
     rows = data.Rows(Tokenizer.from_file(tokenizer_file), texts, SEED)
-    model = net.Recall()
+    model = net.Recall(rows.encode(data.MARK)[0])
     optims = optimizers(model)
     state = {"stage": 0, "step": 0, "total": 0, "tokens": 0, "seconds": 0.0}
     checkpoint = os.path.join(args.out, "checkpoint.pt")
@@ -147,7 +156,7 @@ def main():
         if state["step"] % REPORT == 0 or state["step"] == most:
             state["seconds"] += time.process_time() - began
             began = time.process_time()
-            shares = {f: hits[f][0] / hits[f][1] for f in data.FAMILIES if f in hits}
+            shares = {f: hits[f][0] / hits[f][1] for f in data.FAMILIES + [data.ANOTHER, data.AGAIN] if f in hits}
             asked = list(shares)
             accuracy = sum(hits[f][0] for f in asked) / max(1, sum(hits[f][1] for f in asked))
             say(f"{state['stage']} {length} {state['step']} {state['tokens']} {state['seconds']:.0f} "
