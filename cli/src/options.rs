@@ -42,7 +42,10 @@ random      as snapstream, with the rows between drawn by lot (seed=), for compa
 
 Scores of rows: agg=mean|max|defensive over queries and heads, normalise=all|candidates, pool= \
 neighbours pooled by pooling=average|max|reference; mode=elastic|static: whether rows that a prompt \
-leaves free serve the answer";
+leaves free serve the answer
+
+stream and snapstream: reservoir=N of the rows hold a sample of those that the answer has pushed out \
+of the recent ones, drawn by lot (seed=) for each head [default: none]";
 
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]

@@ -205,7 +205,7 @@ impl Attention {
             observed_queries: std::ptr::null_mut(),
             observed_lse: std::ptr::null_mut(),
             observed_from: 0,
-            reserved: 0,
+            layer: 0,
         };
         let layers: Vec<LayerCall> = steps.iter().map(layer).collect();
         let context = |(layer, spans): (&LayerCall, &Vec<RowSpans>)| StepContext {

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindCode, KindEntry, LayerEntry};
-use weir_ir::graph::{CacheDecl, KvPolicy, OutputRole, Scoring};
+use weir_ir::graph::{CacheDecl, CacheRows, KvPolicy, OutputRole, Scoring};
 use weir_ir::verify::Verified;
 use weir_ir::{Const, Graph, Kind, Node, Op, Stage, Value};
 
@@ -244,6 +244,7 @@ impl<'g> Plans<'g> {
             weights: parts.constants.clone(),
             cache: None,
             cache_rows: 0,
+            reservoir: None,
             compute: options.compute,
             tied: tied.clone(),
             max_rows: options.max_rows as usize,
@@ -381,6 +382,7 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         observed: rows.observed,
         pool: rows.pool,
         growth: rows.growth,
+        reservoir: rows.reservoir,
     })
 }
 
@@ -438,6 +440,7 @@ fn plan_kinds(
             weights,
             cache: Some(cache),
             cache_rows: most_rows(parts, layer.kind),
+            reservoir: reservoir_seed(parts, layer.kind),
             compute: options.compute,
             tied: HashMap::new(),
             max_rows: options.max_rows as usize,
@@ -454,16 +457,23 @@ fn plan_kinds(
     Ok(kinds)
 }
 
-/// The most rows that the cache of a layer of a kind has; budgets differ from layer to layer.
-fn most_rows(parts: &Parts<'_>, kind: Kind) -> u32 {
+/// The rows of the caches of a kind's layers; budgets differ from layer to layer.
+fn rows_of<'a>(parts: &'a Parts<'_>, kind: Kind) -> impl Iterator<Item = &'a CacheRows> {
     let graph = parts.graph;
-    let rows = parts.layers.iter().filter_map(|node| match &graph.main.nodes[*node].op {
-        Op::Layer(layer) if layer.kind == kind => {
-            Some(graph.caches.get(layer.cache?)?.layout.as_ref()?.rows())
-        }
+    parts.layers.iter().filter_map(move |node| match &graph.main.nodes[*node].op {
+        Op::Layer(layer) if layer.kind == kind => graph.caches.get(layer.cache?)?.layout.as_ref(),
         _ => None,
-    });
-    rows.max().unwrap_or(0)
+    })
+}
+
+/// The most rows that the cache of a layer of a kind has.
+fn most_rows(parts: &Parts<'_>, kind: Kind) -> u32 {
+    rows_of(parts, kind).map(CacheRows::rows).max().unwrap_or(0)
+}
+
+/// Seed of the lots for the reservoirs of a kind's layers; nothing if none has one.
+fn reservoir_seed(parts: &Parts<'_>, kind: Kind) -> Option<u32> {
+    rows_of(parts, kind).find(|rows| rows.reservoir > 0).map(|rows| rows.seed)
 }
 
 /// Places a segment's weights and appends their offsets; returns the index of the first.

@@ -268,13 +268,15 @@ pub struct CacheRows {
     pub recent: u32,
     /// Rows beside these that no prompt fills (D in the ring's arithmetic): room for generated ones.
     pub growth: u32,
+    /// N: further rows, which hold a sample of those that have left the ring.
+    pub reservoir: u32,
     /// w.
     pub observed: u32,
     /// Pooling width.
     pub pool: u32,
     /// How candidates are scored.
     pub scoring: Scoring,
-    /// Seed of the lots that are drawn instead of scores.
+    /// Seed of the lots that are drawn instead of scores, and for the reservoir.
     pub seed: u32,
 }
 
@@ -288,6 +290,7 @@ impl CacheRows {
             selected: 0,
             recent,
             growth: 0,
+            reservoir: 0,
             observed: 0,
             pool: 1,
             scoring: Scoring::default(),
@@ -300,9 +303,9 @@ impl CacheRows {
         self.sinks + self.selected + self.recent
     }
 
-    /// C, and the rows beside it: rows of a slot.
+    /// S + K + R, and the rows beside them: rows of a slot.
     pub fn rows(&self) -> u32 {
-        self.prompt_rows() + self.growth
+        self.prompt_rows() + self.growth + self.reservoir
     }
 
     /// Whether rows of longer prompts are selected by what queries attend to.
@@ -439,7 +442,7 @@ impl Body {
 impl CacheRows {
     /// Checks the numbers against each other (section 2 of the method's document).
     pub fn check(&self) -> Result<(), String> {
-        let parts = [self.selected, self.recent, self.growth];
+        let parts = [self.selected, self.recent, self.growth, self.reservoir];
         let total = parts.iter().try_fold(self.sinks, |total, rows| total.checked_add(*rows));
         if total.is_none() {
             return Err("the sum of rows overflows".into());
@@ -467,6 +470,10 @@ impl CacheRows {
         }
         if self.policy != KvPolicy::Snapkv && self.growth > 0 {
             return Err(format!("policy {} has no room beside its rows", self.policy.name()));
+        }
+        let has_reservoir = matches!(self.policy, KvPolicy::Stream | KvPolicy::Snapstream);
+        if !has_reservoir && self.reservoir > 0 {
+            return Err(format!("policy {} has no reservoir", self.policy.name()));
         }
         Ok(())
     }

@@ -194,6 +194,8 @@ pub struct LayerArguments<'a> {
     pub planes: LayerPlanes<'a>,
     /// Per row of the step.
     pub spans: &'a [RowSpans],
+    /// Number of the layer.
+    pub number: u32,
     /// Set while rows of a prompt that is going to be scored are computed.
     pub observed: Option<Observed<'a>>,
 }
@@ -423,7 +425,7 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
             observed_queries: queries,
             observed_lse: lse,
             observed_from: from,
-            reserved: 0,
+            layer: layer.number,
         }
     });
     let prompt = visit.prompt.map(|prompt| PromptCall {

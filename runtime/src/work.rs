@@ -248,6 +248,7 @@ mod tests {
             observed: 0,
             pool: 1,
             growth: 0,
+            reservoir: 0,
         }
     }
 

@@ -65,7 +65,12 @@ const TOUCHED_LATE: u64 = 1 << 20;
 fn steady(course: Course) -> Result<()> {
     let setup = Setup {
         context: course.context,
-        kv: format!("snapstream,rows={},recent={},window=16", course.rows, course.rows / 4),
+        kv: format!(
+            "snapstream,rows={},recent={},window=16,reservoir={}",
+            course.rows,
+            course.rows / 4,
+            course.rows / 8
+        ),
         kv_dtype: None,
         compute: None,
         weights: None,

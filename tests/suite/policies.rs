@@ -46,9 +46,16 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", "snapkv,rows=40,recent=8,limit=44"),
         ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4"),
+        ("llama-genai-fp32", "stream,rows=48,sinks=4,reservoir=6"),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=4,seed=3"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=9,mode=static,budget=pyramid:2",
+        ),
         ("mistral-layered-genai-fp32", "snapstream,rows=96,sinks=3,recent=24,window=16,pool=7"),
         ("mistral-layered-genai-fp32", "random,rows=64,recent=24"),
         ("mistral-layered-genai-fp32", "stream,rows=32,sinks=8"),
+        ("mistral-layered-genai-fp32", "stream,rows=32,sinks=8,reservoir=5"),
     ] {
         trials.push(trial(format!("policies/bounded/{name}/{kv}"), move || bounded(name, kv)));
     }
@@ -61,6 +68,8 @@ pub fn trials() -> Vec<Trial> {
         "snapkv,rows=81,recent=30,limit=90",
         "random,rows=81,sinks=3,recent=30,mode=static",
         "stream,rows=80,sinks=4",
+        "stream,rows=80,sinks=4,reservoir=7",
+        "snapstream,rows=81,sinks=3,recent=30,window=8,reservoir=7",
     ] {
         trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));
     }
@@ -80,11 +89,12 @@ pub fn trials() -> Vec<Trial> {
 
 /// Models that take over a prompt which one of them has computed go on as each does by itself.
 fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
-    const POLICIES: [&str; 5] = [
+    const POLICIES: [&str; 6] = [
         "snapstream,rows=64,sinks=4,recent=16,window=8",
         "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",
         "snapkv,rows=48,recent=20,agg=max",
         "stream,rows=48,sinks=4",
+        "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=6",
         "full",
     ];
     let folder = fixture(name);
@@ -153,6 +163,9 @@ fn same(name: &str) -> Result<()> {
             "stream,rows=320,sinks=4",
             "snapstream,rows=320",
             "snapstream,rows=232,sinks=4,recent=40",
+            // The rows that leave the ring are all in the reservoir.
+            "snapstream,rows=232,sinks=4,recent=40,reservoir=32",
+            "stream,rows=232,reservoir=32",
         ] {
             let setup = Setup { kv: kv.to_owned(), ..exact.clone() };
             let ours = Jit::compile(&folder, &setup)?.logits(&case.prompt, &case.forced)?;

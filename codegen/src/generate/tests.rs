@@ -346,7 +346,7 @@ impl Machine {
             observed_queries: std::ptr::null_mut(),
             observed_lse: std::ptr::null_mut(),
             observed_from: 0,
-            reserved: 0,
+            layer: 0,
         }
     }
 

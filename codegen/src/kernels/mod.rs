@@ -12,6 +12,7 @@
 //! | `rows` | embedding rows, table rows, the head's rows |
 //! | `append` | keys, rotated on the way, and values into the cache |
 //! | `attention` | attention over ranges of cache rows |
+//! | `lots` | the hash that rows are chosen by where nothing is scored |
 //! | `observe` | scores of a prompt's candidates |
 //! | `compact` | selection, and the write into a slot |
 
@@ -19,6 +20,7 @@ pub mod append;
 pub mod attention;
 pub mod compact;
 pub mod gated;
+mod lots;
 pub mod map;
 pub mod matmul;
 pub mod norm;

@@ -20,6 +20,7 @@ use weir_abi::{KEY_BLOCK, LayerCall, PromptCall, StepContext};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 
 use super::attention::{AttendSpec, WideBlock, plane_rows};
+use super::lots;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, POINTER, Value,
     segment_signature,
@@ -153,28 +154,8 @@ fn draw_lots(b: &mut Body<'_>, spec: &AttendSpec, seed: u32, context: Value, tea
     let layer = b.load(INT, prompt, offset_of!(PromptCall, layer) as i32);
     let bounds = candidates(b, prompt, rows);
     let runs = Runs::new(b, bounds, spec.cache.kv_heads, team);
-    let times = |b: &mut Body<'_>, number: Value, factor: u32| {
-        let factor = b.int32(factor as i32);
-        b.ins().imul(number, factor)
-    };
-    let folded = |b: &mut Body<'_>, hash: Value, bits: i32| {
-        let bits = b.int32(bits);
-        let high = b.ins().ushr(hash, bits);
-        b.ins().bxor(hash, high)
-    };
     runs.for_rows(b, |b, head, place| {
-        let mut hash = b.int32(seed as i32);
-        let [head_number, position] = [head, place].map(|number| b.ins().ireduce(INT, number));
-        let parts = [(layer, 0x85eb_ca6b), (head_number, 0xc2b2_ae35), (position, 0x9e37_79b1)];
-        for (number, factor) in parts {
-            let part = times(b, number, factor);
-            hash = b.ins().iadd(hash, part);
-        }
-        for (bits, factor) in [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35)] {
-            hash = folded(b, hash, bits);
-            hash = times(b, hash, factor);
-        }
-        hash = folded(b, hash, 16);
+        let hash = lots::hash(b, seed, layer, head, place);
         let low = b.int32(8);
         let number = b.ins().ushr(hash, low);
         let number = b.to_float(number);

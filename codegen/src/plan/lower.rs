@@ -46,6 +46,8 @@ pub struct SegmentSource<'a> {
     pub cache: Option<&'a CacheDecl>,
     /// The most rows that such a cache has in any layer of the kind.
     pub cache_rows: u32,
+    /// Seed of the lots for reservoirs, if such a cache has one in any layer of the kind.
+    pub reservoir: Option<u32>,
     /// The user's choice of arithmetic.
     pub compute: Option<Compute>,
     /// Layout of an embedding table that is also the head's weight.
@@ -391,7 +393,8 @@ impl Lowering<'_> {
                 let ((key, ..), (value, ..)) = (self.runs(key), self.runs(value));
                 let cache = self.cache_shape()?;
                 let angles = self.rotated_late.get(&operands[0]).cloned();
-                self.kernels.push(Kernel::Append { cache, key, value, angles });
+                let reservoir = self.cx.reservoir;
+                self.kernels.push(Kernel::Append { cache, key, value, angles, reservoir });
             }
             Op::CacheAttend(op) => {
                 let query = self.view(operands[0])?;

@@ -199,7 +199,13 @@ pub enum Kernel {
         shared: Root,
     },
     /// Writes keys, rotated on the way if there are angles, and values of the rows into the cache.
-    Append { cache: CacheShape, key: View, value: View, angles: Option<Angles> },
+    Append {
+        cache: CacheShape,
+        key: View,
+        value: View,
+        angles: Option<Angles>,
+        reservoir: Option<u32>,
+    },
     /// Attention over the rows' ranges of the cache.
     Attend { spec: AttendSpec, query: View, sinks: Option<View>, output: View, shared: Root },
 }

@@ -128,6 +128,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
             .collect(),
         cache: None,
         cache_rows: 0,
+        reservoir: None,
         compute: None,
         tied: HashMap::new(),
         max_rows: 32,

@@ -132,12 +132,13 @@ fn emit_kernel(
         Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
         Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
         Kernel::Gated { spec, .. } => emit_gated(assembly, spec, level),
-        Kernel::Append { cache, key, value, angles } => {
+        Kernel::Append { cache, key, value, angles, reservoir } => {
             let spec = AppendSpec {
                 cache: *cache,
                 key: run_strides(key),
                 value: run_strides(value),
                 rotation: angles.as_ref().map(|angles| angles.rotation),
+                reservoir: *reservoir,
             };
             emit_append(assembly, &spec, level)
         }

@@ -7,7 +7,7 @@
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
 use super::plane::Plane;
-use super::select::{Observed, lot, pooled, scores, selected};
+use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
 use super::{EvalFault, Tensor, checked_count};
 use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling};
 use crate::types::DType;
@@ -42,6 +42,8 @@ pub struct Kept {
     pub ring: usize,
     /// The first position that the prompt's end wrote to the ring: max(a, L - R).
     pub oldest: usize,
+    /// N: rows behind the ring, a sample of what has left it.
+    pub reservoir: usize,
     /// Positions of the selected rows per key/value head, ascending.
     pub positions: Vec<Vec<usize>>,
 }
@@ -61,6 +63,7 @@ impl Kept {
             anchor,
             ring: sinks + capacity + recent + growth - base,
             oldest: anchor.max(length.saturating_sub(recent)),
+            reservoir: layout.reservoir as usize,
             positions: Vec::new(),
         }
     }
@@ -83,6 +86,12 @@ impl Kept {
         }
         let position = first + (rows - 1 - first) / self.ring * self.ring;
         (position >= self.oldest).then_some(position)
+    }
+
+    /// How many rows have left the ring when `rows` rows exist; the last was at position
+    /// `rows - 1 - ring`.
+    pub fn left(&self, rows: usize) -> usize {
+        rows.saturating_sub(self.ring + self.oldest)
     }
 }
 
@@ -126,10 +135,33 @@ impl CacheState {
             return Err(EvalFault::Operand(format!("{count} rows behind a bounded prompt")));
         }
         for index in 0..count {
+            self.sample()?;
             let row = self.kept.as_ref().map_or(self.rows, |kept| kept.row(self.rows));
             self.keys.write(row, &key[index * key_row..][..key_row])?;
             self.values.write(row, &value[index * value_row..][..value_row])?;
             self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Keeps what the next row overwrites where lots say so.
+    fn sample(&mut self) -> Result<(), EvalFault> {
+        let Some(kept) = self.kept.as_ref().filter(|kept| kept.reservoir > 0) else {
+            return Ok(());
+        };
+        let rank = kept.left(self.rows + 1);
+        if rank == 0 {
+            return Ok(());
+        }
+        let seed = self.decl.layout.as_ref().map_or(0, |layout| layout.seed);
+        let (from, position) = (kept.row(self.rows), (self.rows - kept.ring) as u32);
+        for head in 0..self.decl.kv_heads {
+            let lots = (seed, self.decl.layer);
+            if let Some(row) = reservoir_row(lots, head, position, rank, kept.reservoir) {
+                let to = kept.base + kept.ring + row;
+                self.keys.copy_within(to, head as usize, from)?;
+                self.values.copy_within(to, head as usize, from)?;
+            }
         }
         Ok(())
     }
@@ -259,6 +291,9 @@ impl CacheState {
         seen.extend((0..kept.ring).filter_map(|index| {
             kept.held(index, self.rows).filter(|held| near(*held)).map(|_| kept.base + index)
         }));
+        // No window reads a cache with a reservoir.
+        let sample = kept.left(self.rows).min(kept.reservoir);
+        seen.extend((0..sample).map(|index| kept.base + kept.ring + index));
         seen
     }
 

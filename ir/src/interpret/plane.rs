@@ -66,6 +66,15 @@ impl Plane {
         Ok(())
     }
 
+    /// Copies what is stored of a head in another row of this plane.
+    pub fn copy_within(&mut self, row: usize, head: usize, other: usize) -> Result<(), EvalFault> {
+        self.reserve(row)?;
+        let [to, from] = [row, other].map(|row| row * self.heads + head);
+        self.numbers.copy_within(from * self.width..(from + 1) * self.width, to * self.width);
+        self.scales[to] = self.scales[from];
+        Ok(())
+    }
+
     fn reserve(&mut self, row: usize) -> Result<(), EvalFault> {
         checked_count(&[row + 1, self.row()])?;
         if self.scales.len() < (row + 1) * self.heads {

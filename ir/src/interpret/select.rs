@@ -73,17 +73,42 @@ fn log_sum_exp(scores: impl Iterator<Item = f32> + Clone) -> f32 {
     most + scores.fold(0.0, |sum, score| sum + (score - most).exp()).ln()
 }
 
-/// A number in [0, 1) for a row, drawn by a hash of where it is: the finaliser of MurmurHash3
-/// (Appleby, 2011) over a sum of odd multiples.
+/// A number in [0, 1) for a row, drawn by a hash of where it is.
 pub fn lot(seed: u32, layer: u32, head: u32, position: u32) -> f32 {
+    // 24 bits are what an f32 holds.
+    (hash(seed, layer, head, position) >> 8) as f32 / (1 << 24) as f32
+}
+
+/// The row of a reservoir of `rows` rows that takes the row at `position`, the `rank`-th that leaves
+/// the ring, counted from 1; none if it is dropped. Every row that has left is then in the reservoir
+/// with the same chance (algorithm R of Vitter, 1985).
+pub fn reservoir_row(
+    lots: (u32, u32),
+    head: u32,
+    position: u32,
+    rank: usize,
+    rows: usize,
+) -> Option<usize> {
+    let (seed, layer) = lots;
+    if rank <= rows {
+        return rank.checked_sub(1);
+    }
+    let hash = u64::from(hash(seed, layer, head, position));
+    // A number below the rank: the upper half of the product.
+    let drawn = (hash * rank as u64 >> 32) as usize;
+    (drawn < rows).then_some(drawn)
+}
+
+/// 32 bits for a row by where it is: the finaliser of MurmurHash3 (Appleby, 2011) over a sum of odd
+/// multiples.
+fn hash(seed: u32, layer: u32, head: u32, position: u32) -> u32 {
     let place = [(layer, 0x85eb_ca6b), (head, 0xc2b2_ae35), (position, 0x9e37_79b1)];
     let mut hash = place.into_iter().fold(seed, |sum, (number, factor): (u32, u32)| {
         sum.wrapping_add(number.wrapping_mul(factor))
     });
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
-    // 24 bits are what an f32 holds.
-    ((hash ^ (hash >> 16)) >> 8) as f32 / (1 << 24) as f32
+    hash ^ (hash >> 16)
 }
 
 /// ŝ: what `width` neighbours come to, those that exist.

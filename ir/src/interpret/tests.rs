@@ -4,7 +4,7 @@
 use super::attend::Score;
 use super::cache::{CacheState, Kept};
 use super::codes::{TILE, encode};
-use super::select::{Observed, lot, pooled, scores, selected};
+use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
 use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
 use crate::constant::{ConstData, Constant, QuantData, QuantRow};
 use crate::dim::{Dim, Symbol};
@@ -100,6 +100,81 @@ fn room_beside_the_prompt_is_filled_before_the_ring_turns() {
     };
     assert_eq!(held_sorted(9), [4, 5, 6, 7, 8]);
     assert_eq!(held_sorted(10), [5, 6, 7, 8, 9]);
+}
+
+/// Every row that has left is in the reservoir with the same chance, and heads keep different rows.
+#[test]
+fn a_reservoir_is_a_uniform_sample() {
+    const ROWS: usize = 8;
+    const LEFT: usize = 64;
+    const TRIALS: u32 = 2000;
+    let sample = |seed: u32, head: u32| {
+        let mut rows = [0; ROWS];
+        for rank in 1..=LEFT {
+            if let Some(row) = reservoir_row((seed, 3), head, 100 + rank as u32, rank, ROWS) {
+                rows[row] = rank;
+            }
+        }
+        rows
+    };
+    let mut counts = [0_u32; LEFT];
+    for seed in 0..TRIALS {
+        sample(seed, 1).map(|rank| counts[rank - 1] += 1);
+    }
+    // Binomial: mean 2000 / 8 = 250 and deviation sqrt(250 * 7 / 8) = 14.8; five of them.
+    assert!(counts.iter().all(|count| count.abs_diff(250) <= 74), "{counts:?}");
+    assert_ne!(sample(1, 1), sample(1, 2));
+    assert_eq!(reservoir_row((0, 0), 0, 0, 0, ROWS), None);
+}
+
+/// The cache's rows, step by step, against lists of positions.
+#[test]
+fn what_leaves_the_ring_is_sampled() {
+    for (policy, selected) in [(KvPolicy::Stream, 0), (KvPolicy::Snapstream, 2)] {
+        for length in 1..20 {
+            let rows = CacheRows { reservoir: 2, seed: 9, ..layout(policy, 1, selected, 3) };
+            let (fits, capacity) = (rows.prompt_rows() as usize, rows.rows() as usize);
+            let mut state = cache(rows);
+            prompt(&mut state, &vec![0.0; length], 1.0);
+            let kept = state.kept().unwrap().clone();
+            let positions = |state: &CacheState, rows: std::ops::Range<usize>| -> Vec<f32> {
+                state.planes()[1].f32s().unwrap()[rows].to_vec()
+            };
+            let mut ring: Vec<usize> = (kept.oldest..length).collect();
+            let mut sample: Vec<f32> = Vec::new();
+            let mut left = 0;
+            for position in length..length + 30 {
+                let row = |number: f32| Tensor::from_f32(DType::F32, vec![1, 1, 1], vec![number]);
+                state.append(&row(0.0), &row(position as f32)).unwrap();
+                ring.extend((position >= kept.sinks).then_some(position));
+                if ring.len() > kept.ring {
+                    let leaves = ring.remove(0);
+                    left += 1;
+                    if let Some(row) = reservoir_row((9, 0), 0, leaves as u32, left, 2) {
+                        sample.resize(sample.len().max(row + 1), f32::NAN);
+                        sample[row] = leaves as f32;
+                    }
+                }
+                if left > 0 {
+                    assert_eq!(
+                        positions(&state, capacity - 2..capacity - 2 + sample.len()),
+                        sample
+                    );
+                }
+                // Equal keys: the mean of the positions that are seen.
+                let score = Score { scale: 1.0, softcap: 0.0 };
+                let mean = state.attend(&row(0.0), None, score).unwrap().f32s().unwrap()[0];
+                let fixed = positions(&state, 0..(kept.sinks + kept.valid).min(position + 1));
+                let ring = ring.iter().map(|position| *position as f32);
+                let seen: Vec<f32> = fixed.into_iter().chain(ring).chain(sample.clone()).collect();
+                let expected = seen.iter().sum::<f32>() / seen.len() as f32;
+                assert!((mean - expected).abs() < 1e-4, "{policy:?} L={length} p={position}");
+                if length <= fits && position < capacity {
+                    assert_eq!(seen.len(), position + 1, "nothing is dropped yet");
+                }
+            }
+        }
+    }
 }
 
 fn layout(policy: KvPolicy, sinks: u32, selected: u32, recent: u32) -> CacheRows {

@@ -450,6 +450,7 @@ impl<'t> Line<'t> {
                 observed: self.field("observed")?,
                 pool: self.field("pool")?,
                 growth: if self.take("growth=") { self.number()? } else { 0 },
+                reservoir: if self.take("reservoir=") { self.number()? } else { 0 },
                 scoring: self.scoring()?,
                 seed: if self.take("seed=") { self.number()? } else { 0 },
             });

@@ -108,8 +108,8 @@ pub struct LayerCall {
     pub observed_lse: *mut f32,
     /// First observed position.
     pub observed_from: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Number of the layer: lots are drawn by it.
+    pub layer: u32,
 }
 
 /// A run of cache rows.
@@ -128,6 +128,11 @@ pub struct CacheRange {
 pub const MAX_RANGES: usize = 4;
 
 /// Where one row's key and value are written, and which rows it attends to (its own included).
+///
+/// What the row written held before is copied to the reservoir first, if it is the `leaving_rank`-th
+/// that leaves the ring and the lot of its place says so: to `reservoir_first + j`, where j is the rank
+/// less one while there are free rows, and then a number below the rank that is drawn by layer, head
+/// and position; one that is not below `reservoir_rows` means that the row is dropped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSpans {
@@ -135,6 +140,15 @@ pub struct RowSpans {
     pub write_slot: u32,
     /// Row written.
     pub write_row: u32,
+    /// How many rows have left the ring when this one has been written; 0 if none leaves now, or if
+    /// there is no reservoir.
+    pub leaving_rank: u32,
+    /// Position of the one that leaves.
+    pub leaving_position: u32,
+    /// First row of the reservoir.
+    pub reservoir_first: u32,
+    /// Rows of the reservoir.
+    pub reservoir_rows: u32,
     /// Number of ranges used.
     pub range_count: u32,
     /// Ranges, read in this order.

@@ -267,7 +267,7 @@ pub struct CacheLayout {
     pub selected: u32,
     /// R.
     pub recent: u32,
-    /// Rows of a plane per head: C = S + K + R, which prompts fill, and `growth`.
+    /// Rows of a plane per head: S + K + R, which prompts fill, `growth` and `reservoir`.
     pub rows: u32,
     /// Sliding window of the attention itself in rows, 0 for none. A query at position q reads
     /// keys p with q - window < p <= q.
@@ -278,12 +278,14 @@ pub struct CacheLayout {
     pub pool: u32,
     /// Rows of a plane beside C, which no prompt fills: room for generated ones.
     pub growth: u32,
+    /// N: the last rows of a plane, a sample of those that have left the ring. No prompt fills them.
+    pub reservoir: u32,
 }
 
 impl CacheLayout {
     /// Rows that are kept of a prompt. A longer one is compacted.
     pub fn prompt_rows(&self) -> u32 {
-        self.rows.saturating_sub(self.growth)
+        self.rows.saturating_sub(self.growth).saturating_sub(self.reservoir)
     }
 }
 

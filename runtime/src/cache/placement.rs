@@ -12,6 +12,11 @@
 //! ```
 //!
 //! While a prompt with L ≤ C is being written, "selected" are simply its positions S .. S+V.
+//! The last N rows of a plane are the reservoir, where a layout has one: a sample of the rows that have
+//! left the ring (algorithm R of Vitter, 1985). The first N are all there, in their order; the m-th one
+//! takes a place with chance N / m, by a lot that compiled code draws for each head. Rows of a prompt
+//! that compaction leaves behind do not enter it.
+//!
 //! Ranges come in ascending row order and adjacent ones are merged, so that they depend on the
 //! position and nothing else, and an elastic cache that has dropped nothing reads exactly the one
 //! range that a full cache reads.
@@ -42,6 +47,8 @@ pub struct Placement {
     ring_first: u32,
     /// Positions that attention itself looks back, the query's own included; 0 for all.
     window: u32,
+    /// N: rows behind the ring.
+    reservoir: u32,
 }
 
 /// How many rows of a sequence a layout still holds.
@@ -81,12 +88,14 @@ impl Placement {
             ring_rows,
             ring_first: 0,
             window: layout.window,
+            reservoir: 0,
         };
         match CachePolicy::from_number(layout.policy) {
             // One ring over all rows: a full cache never wraps, a window's ring does.
             None | Some(CachePolicy::Full | CachePolicy::Window) => ring(0, 0, layout.rows),
             Some(_) => {
-                let CacheLayout { sinks, selected, recent, rows, growth, .. } = *layout;
+                let CacheLayout { sinks, selected, recent, rows, growth, reservoir, .. } = *layout;
+                let rows = rows - reservoir;
                 let valid = prompt.saturating_sub(sinks + recent).min(selected);
                 let (ring_base, ring_anchor, ring_rows) = if layout.elastic != 0 {
                     (sinks + valid, sinks + valid, rows - sinks - valid)
@@ -97,6 +106,7 @@ impl Placement {
                     sinks,
                     selected: valid,
                     ring_first: ring_anchor.max(prompt.saturating_sub(recent)),
+                    reservoir,
                     ..ring(ring_base, ring_anchor, ring_rows)
                 }
             }
@@ -123,6 +133,17 @@ impl Placement {
         (position >= self.ring_first).then_some(position)
     }
 
+    /// How many rows have left the ring when `n` have been produced; the last of them was at position
+    /// `n - 1 - ring_rows`.
+    fn left(&self, n: u32) -> u32 {
+        n.saturating_sub(self.ring_rows + self.ring_first)
+    }
+
+    /// Whether the reservoir holds rows when `n` rows have been produced.
+    pub fn has_sample(&self, n: u32) -> bool {
+        self.reservoir > 0 && self.left(n) > 0
+    }
+
     /// What the row at position `p` writes and reads, in slot `slot`.
     ///
     /// Positions before `p` have been written, later ones of the prompt perhaps as well: they are
@@ -139,9 +160,16 @@ impl Placement {
         };
         ranges.push(self.sinks, selected);
         self.push_ring(&mut ranges, p);
+        let reservoir_first = self.ring_base + self.ring_rows;
+        let left = if self.has_sample(end) { self.left(end) } else { 0 };
+        ranges.push(reservoir_first, left.min(self.reservoir));
         RowSpans {
             write_slot: slot,
             write_row: self.row(p),
+            leaving_rank: left,
+            leaving_position: if left == 0 { 0 } else { p - self.ring_rows },
+            reservoir_first,
+            reservoir_rows: self.reservoir,
             range_count: ranges.count as u32,
             ranges: ranges.ranges,
         }
@@ -177,7 +205,8 @@ impl Placement {
     }
 
     /// The live rows of a layout that drops rows when `n` have been produced, by position: those
-    /// before the ring, which begin at row 0, and the parts of the ring.
+    /// before the ring, which begin at row 0, and the parts of the ring. Those of a reservoir have no
+    /// such order and are not among them.
     pub fn live(&self, n: u32) -> LiveRows {
         let fixed = if n < self.sinks { n } else { self.sinks + self.selected };
         LiveRows { fixed, ring: self.ring_parts(self.oldest(n), n) }

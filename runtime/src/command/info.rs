@@ -62,9 +62,14 @@ impl Info {
         }
         writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
         for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
+            let reservoir = match layout["reservoir"].as_u64() {
+                None | Some(0) => String::new(),
+                Some(rows) => format!(", reservoir {rows}"),
+            };
             writeln!(
                 out,
-                "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window {})",
+                "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window \
+                 {}{reservoir})",
                 layout["layers"],
                 layout["policy"].as_str().unwrap_or_default(),
                 layout["rows"],
@@ -104,6 +109,8 @@ impl Info {
                     "window": layout.window,
                     "observed": layout.observed,
                     "pool": layout.pool,
+                    "growth": layout.growth,
+                    "reservoir": layout.reservoir,
                 })
             })
             .collect();

@@ -9,6 +9,9 @@
 //!   observe by;
 //! * one that asks for it goes on behind them although rows have been dropped
 //!   ([`History::Incremental`]).
+//!
+//! Rows that have moved to a reservoir have lost the order of their positions, which the second and the
+//! third go by: such slots are not gone on in.
 
 use super::request::History;
 use crate::cache::{KeptRows, Placement};
@@ -135,7 +138,8 @@ fn beginning(
         });
         return if kept.dropped == 0 && serves { Beginning::Alike(alike) } else { none };
     }
-    if alike < past.rows {
+    let has_sample = |layout| Placement::new(layout, past.prompt_rows).has_sample(past.rows);
+    if alike < past.rows || shape.layouts.iter().any(has_sample) {
         return none;
     }
     let observed = shape.layouts.iter().map(|layout| layout.observed).max().unwrap_or(0);

@@ -37,6 +37,7 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         observed: 0,
         pool: 1,
         growth: 0,
+        reservoir: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,

@@ -69,6 +69,7 @@ impl Compaction<'_> {
                 layer: Some(LayerArguments {
                     planes: LayerPlanes { keys: &mut *keys, values: &mut *values, strides },
                     spans: &[],
+                    number: index as u32,
                     observed: Some(Observed { queries: &mut *queries, lse: &mut *lse, from }),
                 }),
                 prompt: Some(PromptArguments {

@@ -135,6 +135,7 @@ impl Forward {
                         strides: own,
                     },
                     spans: &[],
+                    number: index as u32,
                     observed: None,
                 }),
                 prompt: Some(PromptArguments {

@@ -228,7 +228,12 @@ impl Forward {
         let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden);
         let segment = self.segments.kinds[row.kind as usize].layer;
         let visit = Visit {
-            layer: Some(LayerArguments { planes, spans: &job.spans, observed }),
+            layer: Some(LayerArguments {
+                planes,
+                spans: &job.spans,
+                number: index as u32,
+                observed,
+            }),
             ..Visit::new(segment, self.model.layer_weights(row))
         };
         Ok(self.team.enter(entry, [visit])?)

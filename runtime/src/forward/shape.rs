@@ -107,8 +107,12 @@ pub(super) fn drops_rows(layout: &CacheLayout) -> bool {
 fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(), String> {
     let policy = CachePolicy::from_number(layout.policy)
         .ok_or_else(|| format!("unknown policy {}", layout.policy))?;
-    let CacheLayout { sinks, selected, recent, rows, window, observed, growth, .. } = *layout;
+    let CacheLayout { sinks, selected, recent, rows, window, observed, growth, reservoir, .. } =
+        *layout;
     match policy {
+        CachePolicy::Full | CachePolicy::Window if reservoir > 0 => {
+            Err(format!("a reservoir of {reservoir} rows with policy {}", policy.name()))
+        }
         CachePolicy::Full if rows < context => {
             Err(format!("{rows} rows are fewer than the context of {context}"))
         }
@@ -118,11 +122,13 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         }
         CachePolicy::Full | CachePolicy::Window => Ok(()),
         _ => {
-            let sum = [sinks, selected, recent, growth].into_iter().map(u64::from).sum::<u64>();
+            let parts = [sinks, selected, recent, growth, reservoir];
+            let sum = parts.into_iter().map(u64::from).sum::<u64>();
             let scores = selected > 0 && policy != CachePolicy::Random;
             if sum != u64::from(rows) || recent == 0 {
                 Err(format!(
-                    "{rows} rows are not {sinks} + {selected} + {recent} + {growth} with a ring"
+                    "{rows} rows are not {sinks} + {selected} + {recent} + {growth} + {reservoir} \
+                     with a ring"
                 ))
             } else if observed > recent || (scores && observed == 0) {
                 Err(format!("{observed} observed queries with {recent} recent rows"))

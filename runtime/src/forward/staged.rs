@@ -113,6 +113,7 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         observed: 0,
         pool: 1,
         growth: 0,
+        reservoir: 0,
     }
 }
 
@@ -177,9 +178,9 @@ impl Forward {
             .map(|(queries, lse)| (!lse.is_empty()).then_some(Observed { queries, lse, from }));
         let planes = staged.planes.all_planes();
         let embed = Visit::new(segments.embed, model.embed_weights());
-        let layers = model.layers().iter().zip(planes).zip(&spans).zip(observed).map(
-            |(((layer, planes), spans), observed)| Visit {
-                layer: Some(LayerArguments { planes, spans, observed }),
+        let layers = (0..).zip(model.layers()).zip(planes).zip(&spans).zip(observed).map(
+            |((((number, layer), planes), spans), observed)| Visit {
+                layer: Some(LayerArguments { planes, spans, number, observed }),
                 ..Visit::new(segments.kinds[layer.kind as usize].layer, model.layer_weights(layer))
             },
         );

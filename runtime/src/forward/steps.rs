@@ -244,11 +244,12 @@ impl StepModel for Forward {
         let (segments, spans) = (&self.segments, &self.spans);
         let entry = self.rows.entry(model.weights(), &mut self.arena, &mut self.hidden);
         let embed = Visit::new(segments.embed, model.embed_weights());
-        let layers = model.layers().iter().zip(self.cache.all_planes()).map(|(layer, planes)| {
+        let layers = (0..).zip(model.layers()).zip(self.cache.all_planes());
+        let layers = layers.map(|((number, layer), planes)| {
             let spans = &spans[layer.layout as usize];
             let segment = segments.kinds[layer.kind as usize].layer;
             Visit {
-                layer: Some(LayerArguments { planes, spans, observed: None }),
+                layer: Some(LayerArguments { planes, spans, number, observed: None }),
                 ..Visit::new(segment, model.layer_weights(layer))
             }
         });

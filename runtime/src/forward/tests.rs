@@ -272,6 +272,7 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         observed: if selected > 0 { OBSERVED } else { 0 },
         pool: 1,
         growth: 0,
+        reservoir: 0,
     }
 }
 

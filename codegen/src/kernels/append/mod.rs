@@ -10,9 +10,11 @@
 //! | `portable` | 128-bit vectors by Cranelift; any width |
 //! | `wide` | 256-bit vectors, assembled, for all other levels |
 //! | `codes` | rounding rows to int8 in them |
+//! | `sample` | what is overwritten is copied to the reservoir first, where a layer has one |
 
 mod codes;
 mod portable;
+mod sample;
 mod wide;
 
 use weir_abi::IsaLevel;
@@ -32,10 +34,12 @@ pub struct AppendSpec {
     pub value: (usize, usize),
     /// Rotation of the keys.
     pub rotation: Option<Rotation>,
+    /// Seed of the lots for the reservoir; none if no layer of the kind has one.
+    pub reservoir: Option<u32>,
 }
 
 impl AppendSpec {
-    /// Symbol of the kernel: equal exactly for equal kernels.
+    /// Symbol of the kernel that writes: equal exactly for equal kernels.
     fn symbol(&self, level: IsaLevel) -> String {
         let (key, value) = (self.key, self.value);
         let rotation = self.rotation.map_or(String::new(), |rotation| {
@@ -67,6 +71,23 @@ impl AppendSpec {
 /// Emits (context, keys, values, cosines, sines, first row, row behind the last). Without a rotation
 /// cosines and sines are not read.
 pub fn emit_append(
+    assembly: &mut Assembly,
+    spec: &AppendSpec,
+    level: IsaLevel,
+) -> Result<FuncId, EmitError> {
+    let Some(seed) = spec.reservoir else { return emit_write(assembly, spec, level) };
+    let symbol = format!("{}-sample{seed:08x}", spec.symbol(level));
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(known);
+    }
+    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let write = emit_write(assembly, spec, level)?;
+    sample::define(assembly, id, &spec.cache, seed, write)?;
+    Ok(id)
+}
+
+/// The kernel that writes, with the same arguments.
+fn emit_write(
     assembly: &mut Assembly,
     spec: &AppendSpec,
     level: IsaLevel,

@@ -1,6 +1,7 @@
 //! Cache writes, with and without rotation, against the steps of the separate kernels one by one.
 
 use weir_abi::RowSpans;
+use weir_ir::interpret::select::reservoir_row;
 
 use super::attention::levels;
 use super::attention_planes::{CACHE_ROWS, Planes, SLOTS};
@@ -72,6 +73,7 @@ pub(super) fn check_append(
         key: (kv_heads * key_width + 2, key_width),
         value: (kv_heads * (value_width + 1), value_width + 1),
         rotation: (width > 0).then_some(Rotation { width, interleaved }),
+        reservoir: None,
     };
     let spans: Vec<RowSpans> = (0..rows)
         .map(|row| RowSpans {
@@ -191,4 +193,92 @@ fn rows_are_written_where_spans_say() {
             }
         }
     }
+}
+
+/// Before a row is written, what it overwrites goes where the interpreter's lots say, head by head.
+#[test]
+fn rows_that_leave_the_ring_are_sampled() {
+    const SEED: u32 = 7;
+    const LAYER: u32 = 5;
+    const RESERVOIR: u32 = 20;
+    const FIRST: u32 = CACHE_ROWS as u32 - RESERVOIR;
+    let mut random = Random::new(33);
+    let mut kept = [0; 2];
+    // The rank among those that have left: one that finds a free row, or one that may be dropped.
+    for (rank, number) in
+        [0, 1, 20, 21, 40, 90_000].into_iter().flat_map(|rank| CacheType::ALL.map(|n| (rank, n)))
+    {
+        for [kv_heads, key_width, value_width] in [[3, 6, 9], [16, 16, 8]] {
+            let cache = CacheShape { kv_heads, key_width, value_width, number };
+            let spec = AppendSpec {
+                cache,
+                key: (kv_heads * key_width, key_width),
+                value: (kv_heads * value_width, value_width),
+                rotation: None,
+                reservoir: Some(SEED),
+            };
+            let spans: Vec<RowSpans> = (0..SLOTS as u32)
+                .map(|slot| RowSpans {
+                    write_slot: slot,
+                    write_row: random.below(FIRST as usize) as u32,
+                    leaving_rank: if slot == 1 { 0 } else { rank },
+                    leaving_position: 1000 * rank + slot,
+                    reservoir_first: FIRST,
+                    reservoir_rows: RESERVOIR,
+                    ..Default::default()
+                })
+                .collect();
+            let (key, value) =
+                (random.units(SLOTS * spec.key.0), random.units(SLOTS * spec.value.0));
+            let (old_key, old_value) =
+                (random.units(SLOTS * spec.key.0), random.units(SLOTS * spec.value.0));
+            let row_of = |plane: &[f32], slot: usize, stride: usize, head: usize, width: usize| {
+                plane[slot * stride + head * width..][..width].to_vec()
+            };
+            let mut planes = Planes::new(cache);
+            let mut expected = Planes::new(cache);
+            for (slot, span) in spans.iter().enumerate() {
+                for head in 0..kv_heads {
+                    let place = |planes: &Planes, row: u32| planes.row(slot, head, row as usize);
+                    let part = |[key, value]: [&[f32]; 2]| {
+                        let key = row_of(key, slot, spec.key.0, head, key_width);
+                        (key, row_of(value, slot, spec.value.0, head, value_width))
+                    };
+                    let (key, value) = part([&key, &value]);
+                    let (old_key, old_value) = part([&old_key, &old_value]);
+                    let at = place(&planes, span.write_row);
+                    planes.set(at, &old_key, &old_value);
+                    expected.set(at, &key, &value);
+                    let (lots, position) = ((SEED, LAYER), span.leaving_position);
+                    let rank = span.leaving_rank as usize;
+                    let chosen =
+                        reservoir_row(lots, head as u32, position, rank, RESERVOIR as usize);
+                    if let Some(row) = chosen {
+                        let at = place(&expected, FIRST + row as u32);
+                        expected.set(at, &old_key, &old_value);
+                    }
+                    kept[usize::from(chosen.is_some())] += 1;
+                }
+            }
+            let expected = expected.encoded();
+            for level in levels() {
+                let kernel = Kernel::new(|assembly| emit_append(assembly, &spec, level));
+                let encoded = planes.encoded();
+                let layer = planes.call(encoded, &spans, Side::End);
+                let layer = weir_abi::LayerCall { layer: LAYER, ..layer };
+                let places = [0; SLOTS];
+                let context =
+                    StepContext { layer: &layer, rotary_rows: places.as_ptr(), ..context() };
+                let mut words = vec![std::ptr::from_ref(&context) as u64];
+                words.extend([&key, &value].map(|floats| floats.as_ptr().addr() as u64));
+                words.extend([0, 0, 0, SLOTS as u64]);
+                let mut arguments: Vec<Argument<'_>> =
+                    words.into_iter().map(Argument::Count).collect();
+                kernel.code.call_kernel(&kernel.name, &mut arguments);
+                let written = planes.guarded.take().unwrap().map(Guarded::finish);
+                assert!(written == expected, "{level:?} {spec:?} rank {rank}");
+            }
+        }
+    }
+    assert!(kept.into_iter().all(|count| count > 50), "{kept:?}");
 }

@@ -212,7 +212,7 @@ impl Planes {
             observed_queries: null_mut(),
             observed_lse: null_mut(),
             observed_from: 0,
-            reserved: 0,
+            layer: 0,
         }
     }
 }

@@ -303,7 +303,7 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
         observed_queries: queries.bytes().as_mut_ptr().cast(),
         observed_lse: lse.bytes().as_mut_ptr().cast(),
         observed_from: prompt.call.rows - prompt.call.observed.min(prompt.call.rows),
-        reserved: 0,
+        layer: 0,
     };
     let call = PromptCall {
         keys: to_keys.bytes().as_mut_ptr(),

@@ -67,7 +67,7 @@ impl Budget {
         layers: usize,
         context: u32,
     ) -> Result<Vec<CacheRows>, KvError> {
-        let immovable = mean.sinks + mean.recent;
+        let immovable = mean.sinks + mean.recent + mean.reservoir;
         let selected = match self {
             Budget::Uniform => vec![mean.selected; layers],
             _ if mean.selected == 0 => {
@@ -86,9 +86,13 @@ impl Budget {
             Budget::Rows(rows) => {
                 let selected = |(layer, rows): (usize, &u32)| {
                     rows.checked_sub(immovable).ok_or_else(|| {
+                        let reservoir = match mean.reservoir {
+                            0 => String::new(),
+                            rows => format!(" and a reservoir of {rows}"),
+                        };
                         KvError::Numbers(format!(
-                            "{} sinks and {} recent rows do not fit into the {rows} rows that the \
-                             budget gives layer {layer}",
+                            "{} sinks and {} recent rows{reservoir} do not fit into the {rows} rows \
+                             that the budget gives layer {layer}",
                             mean.sinks, mean.recent
                         ))
                     })

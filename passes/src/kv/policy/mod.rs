@@ -55,6 +55,8 @@ pub struct KvOptions {
     pub elastic: bool,
     /// Rows of a slot, generated ones included.
     pub limit: Option<u32>,
+    /// N.
+    pub reservoir: Option<u32>,
     /// Seed of lots.
     pub seed: Option<u32>,
     /// How layers share what is selected.
@@ -119,6 +121,7 @@ impl KvOptions {
             scoring: Scoring::default(),
             elastic: true,
             limit: None,
+            reservoir: None,
             seed: None,
             budget: Budget::default(),
         };
@@ -151,6 +154,7 @@ impl KvOptions {
                 }
                 "limit" => options.limit = Some(number("limit", value, 1)?),
                 "budget" => options.budget = Budget::parse(value)?,
+                "reservoir" => options.reservoir = Some(number("reservoir", value, 1)?),
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
             }
@@ -210,13 +214,27 @@ impl KvOptions {
         self.sinks.unwrap_or((total / 8).min(32))
     }
 
-    /// R for C rows.
+    /// R for C rows: less what a reservoir takes, as far as enough are left to observe by.
     fn recent_rows(&self, total: u32) -> u32 {
         let start = (total / 8).max(512).min(total / 4).max(1);
-        self.recent.unwrap_or(start.max(self.observed.unwrap_or(0)))
+        let beside = start.saturating_sub(self.reservoir.unwrap_or(0)).max(start.min(OBSERVED));
+        self.recent.unwrap_or(beside.max(self.observed.unwrap_or(0)))
     }
 
-    /// C rows divided into S, K and R.
+    /// The rows with a reservoir, if there is to be one.
+    fn sampling(&self, rows: CacheRows) -> Result<CacheRows, KvError> {
+        match (self.reservoir, self.seed) {
+            (None, Some(_)) => Err(KvError::Numbers(format!(
+                "policy {} draws lots for a reservoir only: seed= needs reservoir=",
+                self.name()
+            ))),
+            (reservoir, seed) => {
+                Ok(CacheRows { reservoir: reservoir.unwrap_or(0), seed: seed.unwrap_or(0), ..rows })
+            }
+        }
+    }
+
+    /// C rows divided into S, K, R and N.
     fn divided(
         &self,
         policy: KvPolicy,
@@ -225,11 +243,19 @@ impl KvOptions {
         recent: u32,
         context: u32,
     ) -> Result<CacheRows, KvError> {
-        let selected = u64::from(total).checked_sub(u64::from(sinks) + u64::from(recent));
+        let parts = [sinks, recent, self.reservoir.unwrap_or(0)].map(u64::from);
+        let selected = u64::from(total).checked_sub(parts.iter().sum());
         let Some(selected) = selected.and_then(|selected| u32::try_from(selected).ok()) else {
+            let (parts, formula) = match self.reservoir {
+                None => (format!("{sinks} sinks and {recent} recent rows"), ""),
+                Some(reservoir) => (
+                    format!("{sinks} sinks, {recent} recent rows and a reservoir of {reservoir}"),
+                    " - reservoir",
+                ),
+            };
             return Err(KvError::Numbers(format!(
-                "{sinks} sinks and {recent} recent rows do not fit into {total} rows (context \
-                 {context}): rows - sinks - recent must not be negative"
+                "{parts} do not fit into {total} rows (context {context}): rows - sinks - \
+                 recent{formula} must not be negative"
             )));
         };
         Ok(CacheRows { sinks, selected, ..CacheRows::ring(policy, recent) })
@@ -238,7 +264,7 @@ impl KvOptions {
     /// The same with the queries that score.
     fn observing(&self, rows: CacheRows) -> Result<CacheRows, KvError> {
         let recent = rows.recent;
-        let observed = self.observed.unwrap_or(recent.min(32));
+        let observed = self.observed.unwrap_or(recent.min(OBSERVED));
         if observed > recent {
             return Err(KvError::Numbers(format!(
                 "the observed window of {observed} queries must lie within the {recent} recent rows"
@@ -248,6 +274,9 @@ impl KvOptions {
         Ok(CacheRows { observed, pool, scoring: self.scoring, ..rows })
     }
 }
+
+/// w where nobody says, if there are as many recent rows.
+const OBSERVED: u32 = 32;
 
 /// κ where nobody says. A question finds the beginning of what it asks for, and pooling keeps the rest:
 /// with 5, SnapKV's, answers of several tokens lose their ends (`docs/evaluation.md` has the figures).
@@ -267,6 +296,7 @@ impl fmt::Display for KvOptions {
             ("window", self.observed),
             ("pool", self.pool),
             ("limit", self.limit),
+            ("reservoir", self.reservoir),
             ("seed", self.seed),
         ];
         for (name, value) in numbers {

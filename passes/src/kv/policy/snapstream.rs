@@ -1,4 +1,5 @@
-//! Sinks, rows selected at the end of the prompt, and a ring: C = S + K + R.
+//! Sinks, rows selected at the end of the prompt, a ring, and a sample of what has left it if asked
+//! for: C = S + K + R + N.
 
 use weir_ir::graph::{CacheRows, KvPolicy};
 
@@ -16,6 +17,8 @@ pub(super) const POLICY: Policy = Policy {
         "agg",
         "normalise",
         "mode",
+        "reservoir",
+        "seed",
         "budget",
     ],
     rows,
@@ -26,5 +29,5 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
     let sinks = options.sink_rows(total);
     let recent = options.recent_rows(total);
     let rows = options.divided(KvPolicy::Snapstream, total, sinks, recent, context)?;
-    options.observing(CacheRows { elastic: options.elastic, ..rows })
+    options.observing(options.sampling(CacheRows { elastic: options.elastic, ..rows })?)
 }

@@ -49,6 +49,27 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
     assert_eq!(growth("snapstream,rows=64"), (64, 64));
 }
 
+/// A reservoir takes its rows from the ring, or from what is selected if the ring's are given.
+#[test]
+fn a_reservoir_lies_within_the_rows() {
+    let parts = |text: &str| {
+        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+        rows.check().unwrap();
+        (rows.sinks, rows.selected, rows.recent, rows.reservoir, rows.rows(), rows.prompt_rows())
+    };
+    assert_eq!(parts("snapstream,rows=1024"), (32, 736, 256, 0, 1024, 1024));
+    assert_eq!(parts("snapstream,rows=1024,reservoir=64"), (32, 736, 192, 64, 1024, 960));
+    // Enough are left to observe by.
+    assert_eq!(parts("snapstream,rows=1024,reservoir=250"), (32, 710, 32, 250, 1024, 774));
+    let given = "snapstream,rows=1024,recent=256,reservoir=64";
+    assert_eq!(parts(given), (32, 672, 256, 64, 1024, 960));
+    assert_eq!(parts("stream,rows=1024,reservoir=64"), (32, 0, 928, 64, 1024, 960));
+    assert_eq!(parts("stream,recent=60,sinks=4,reservoir=8"), (4, 0, 60, 8, 72, 64));
+    let own = KvOptions::parse("snapstream,sinks=8,recent=24,reservoir=8,budget=40/90").unwrap();
+    let own: Vec<u32> = own.rows(4096, 2).unwrap().iter().map(|rows| rows.rows()).collect();
+    assert_eq!(own, [40, 90]);
+}
+
 #[test]
 fn scores_are_made_as_asked() {
     let text = "snapstream,pooling=max,agg=defensive,normalise=candidates";
@@ -74,7 +95,27 @@ fn errors_name_the_place() {
         ("", "unknown policy \"\"; there are full, stream, snapstream, snapkv, random"),
         ("h2o", "unknown policy \"h2o\"; there are full, stream, snapstream, snapkv, random"),
         ("full,rows=3", "policy full has no option \"rows\"; it has none"),
-        ("stream,pool=3", "policy stream has no option \"pool\"; it has rows, sinks, recent"),
+        (
+            "stream,pool=3",
+            "policy stream has no option \"pool\"; it has rows, sinks, recent, reservoir, seed",
+        ),
+        (
+            "snapkv,reservoir=3",
+            "policy snapkv has no option \"reservoir\"; it has rows, sinks, \
+            recent, window, pool, pooling, agg, normalise, limit, budget",
+        ),
+        ("stream,reservoir=0", "option \"reservoir\" takes a number of at least 1, not \"0\""),
+        ("stream,seed=4", "policy stream draws lots for a reservoir only: seed= needs reservoir="),
+        (
+            "snapstream,rows=64,sinks=8,recent=40,reservoir=17",
+            "8 sinks, 40 recent rows and a reservoir of 17 do not fit into 64 rows (context 1024): \
+             rows - sinks - recent - reservoir must not be negative",
+        ),
+        (
+            "stream,rows=64,sinks=8,recent=40,reservoir=17",
+            "stream keeps sinks + recent + reservoir = rows, but 8 + 40 + 17 is not 64 (context \
+             1024) with at least one recent row",
+        ),
         ("stream,rows=3,rows=4", "option \"rows\" is given twice"),
         ("stream,rows=x", "option \"rows\" takes a number of at least 1, not \"x\""),
         ("snapstream,pool=4", "option \"pool\" takes an odd number, not \"4\""),
@@ -113,6 +154,8 @@ fn text_round_trips() {
         "snapstream,rows=64,pooling=reference,agg=max,normalise=candidates",
         "snapkv,rows=64,limit=128",
         "random,rows=64,seed=9",
+        "stream,rows=8,reservoir=3",
+        "snapstream,rows=64,reservoir=8,seed=9",
     ] {
         let options = KvOptions::parse(text).expect(text);
         assert_eq!(options.to_string(), text);

@@ -18,6 +18,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
         observed: 1,
         pool: 1,
         growth: 0,
+        reservoir: 0,
     }
 }
 
@@ -86,17 +87,37 @@ fn check(layout: &CacheLayout, prompt: u32) {
         kept_at_end.iter().copied().filter(|p| *p < sinks + placement.selected).collect();
     let mut ring: Vec<u32> = kept_at_end.into_iter().filter(|p| !fixed.contains(p)).collect();
     let mut sink_fill = fixed;
+    let mut left = 0;
     for p in prompt..prompt + 3 * placement.ring_rows {
-        simulation.rows[placement.row(p) as usize] = Some(p);
+        let spans = placement.spans(0, p);
+        let mut leaves = None;
         if p < sinks {
             sink_fill.insert(p);
         } else {
             ring.push(p);
             if ring.len() > placement.ring_rows as usize {
-                ring.remove(0);
+                leaves = Some(ring.remove(0));
+                left += 1;
             }
         }
-        let expected: BTreeSet<u32> = sink_fill.iter().chain(&ring).copied().collect();
+        if layout.reservoir > 0 {
+            assert_eq!(spans.leaving_rank, leaves.map_or(0, |_| left), "{layout:?} p={p}");
+            assert_eq!(spans.reservoir_rows, layout.reservoir);
+        }
+        if let (Some(position), 1..) = (leaves, spans.leaving_rank) {
+            assert_eq!(spans.leaving_position, position);
+            assert_eq!(simulation.rows[spans.write_row as usize], leaves, "is overwritten now");
+            // Any choice will do here: the first rows are kept, then every third row is.
+            let place = if left <= layout.reservoir { left - 1 } else { left % 3 * position };
+            if place < layout.reservoir {
+                simulation.rows[(spans.reservoir_first + place) as usize] = leaves;
+            }
+        }
+        simulation.rows[spans.write_row as usize] = Some(p);
+        let sample = rows - layout.reservoir..rows - layout.reservoir + left.min(layout.reservoir);
+        let sample = simulation.rows[sample.start as usize..sample.end as usize].iter().flatten();
+        let expected: BTreeSet<u32> =
+            sink_fill.iter().chain(&ring).chain(sample).copied().collect();
         let place = || format!("{layout:?} L={prompt} p={p}");
         assert_eq!(simulation.positions_read(&placement, p), expected, "{}", place());
         for i in 0..placement.ring_rows {
@@ -108,6 +129,10 @@ fn check(layout: &CacheLayout, prompt: u32) {
         let kept = placement.kept(p + 1);
         assert_eq!(kept.kept as usize, expected.len());
         assert_eq!(kept.kept + kept.dropped, p + 1);
+        assert_eq!(placement.has_sample(p + 1), layout.reservoir > 0 && left > 0);
+        if layout.reservoir > 0 {
+            continue;
+        }
         let live = placement.live(p + 1);
         assert_eq!(live.count(), kept.kept);
         let in_order = (0..live.fixed).chain(live.ring.into_iter().flatten());
@@ -127,6 +152,12 @@ fn rows_agree_with_a_sequential_simulation() {
                         let rows = without.rows + growth;
                         for prompt in 1..60 {
                             check(&CacheLayout { rows, growth, ..without }, prompt);
+                        }
+                    }
+                    for reservoir in [1, 4] {
+                        let rows = without.rows + reservoir;
+                        for prompt in 1..60 {
+                            check(&CacheLayout { rows, reservoir, ..without }, prompt);
                         }
                     }
                 }

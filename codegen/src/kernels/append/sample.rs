@@ -1,0 +1,68 @@
+//! Reservoir rows: what the ring drops is kept for a while by lot (algorithm R of Vitter, 1985).
+//!
+//! The row that a span is about to overwrite is copied, as it is, to the place that its lot names; each
+//! head has its own lots, so heads keep different rows. A step writes one row of a sequence behind its
+//! prompt, and the thread that writes it copies first, so no thread waits for another.
+
+use std::mem::offset_of;
+
+use weir_abi::{LayerCall, RowSpans, StepContext};
+
+use crate::emit::{Assembly, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER};
+use crate::kernels::attention::{CacheShape, plane_rows};
+use crate::kernels::lots;
+
+/// Defines a kernel that copies and then calls `write`, with the same arguments.
+pub(super) fn define(
+    assembly: &mut Assembly,
+    id: FuncId,
+    cache: &CacheShape,
+    seed: u32,
+    write: FuncId,
+) -> Result<(), EmitError> {
+    assembly.define(id, |b| {
+        let arguments: [_; 7] = b.params();
+        let [context, .., begin, end] = arguments;
+        let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
+        let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
+        let number = b.load(INT, layer, offset_of!(LayerCall, layer) as i32);
+        b.for_range(begin, end, 1, |b, row| {
+            let span = b.element(spans, row, size_of::<RowSpans>() as i64);
+            let rank = b.load_count(span, offset_of!(RowSpans, leaving_rank) as i32);
+            let leaves = b.compare_const(IntCC::NotEqual, rank, 0);
+            b.if_then(leaves, |b| {
+                let [slot, from, position, first, rows] = [
+                    offset_of!(RowSpans, write_slot),
+                    offset_of!(RowSpans, write_row),
+                    offset_of!(RowSpans, leaving_position),
+                    offset_of!(RowSpans, reservoir_first),
+                    offset_of!(RowSpans, reservoir_rows),
+                ]
+                .map(|field| b.load_count(span, field as i32));
+                b.for_count(cache.kv_heads as i64, 1, |b, head| {
+                    let hash = lots::hash(b, seed, number, head, position);
+                    // A number below the rank: the upper half of the product.
+                    let hash = b.ins().uextend(POINTER, hash);
+                    let drawn = b.mul(hash, rank);
+                    let half = b.int(32);
+                    let drawn = b.ins().ushr(drawn, half);
+                    let next = b.add_const(rank, -1);
+                    let is_free = b.compare(IntCC::SignedLessThan, next, rows);
+                    let place = b.select(is_free, next, drawn);
+                    let is_kept = b.compare(IntCC::SignedLessThan, place, rows);
+                    b.if_then(is_kept, |b| {
+                        let to = b.add(first, place);
+                        for is_key in [true, false] {
+                            let plane = plane_rows(b, layer, !is_key, slot, head);
+                            let from = cache.place(b, is_key, plane, from);
+                            let to = cache.place(b, is_key, plane, to);
+                            from.copy(b, &to);
+                        }
+                    });
+                });
+            });
+        });
+        b.call(write, &arguments);
+        b.ret(&[]);
+    })
+}
