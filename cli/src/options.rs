@@ -45,7 +45,9 @@ neighbours pooled by pooling=average|max|reference; mode=elastic|static: whether
 leaves free serve the answer
 
 stream and snapstream: reservoir=N of the rows hold a sample of those that the answer has pushed out \
-of the recent ones, drawn by lot (seed=) for each head [default: none]";
+of the recent ones, drawn by lot (seed=) for each head [default: none]
+snapstream: reselect=T makes room for T more rows; when the answer has taken it, rows= of all are \
+selected anew [default: never]";
 
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]

@@ -383,6 +383,7 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         pool: rows.pool,
         growth: rows.growth,
         reservoir: rows.reservoir,
+        reselect: rows.reselect.into(),
     })
 }
 

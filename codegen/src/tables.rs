@@ -136,6 +136,7 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.pool,
                 layout.growth,
                 layout.reservoir,
+                layout.reselect,
             ]);
         }
     });

@@ -270,6 +270,8 @@ pub struct CacheRows {
     pub growth: u32,
     /// N: further rows, which hold a sample of those that have left the ring.
     pub reservoir: u32,
+    /// Whether rows are selected from anew when there is no room left for generated ones.
+    pub reselect: bool,
     /// w.
     pub observed: u32,
     /// Pooling width.
@@ -291,6 +293,7 @@ impl CacheRows {
             recent,
             growth: 0,
             reservoir: 0,
+            reselect: false,
             observed: 0,
             pool: 1,
             scoring: Scoring::default(),
@@ -468,8 +471,13 @@ impl CacheRows {
         if self.policy == KvPolicy::Window && self.sinks > 0 {
             return Err("a window has no sinks".into());
         }
-        if self.policy != KvPolicy::Snapkv && self.growth > 0 {
+        if self.policy != KvPolicy::Snapkv && !self.reselect && self.growth > 0 {
             return Err(format!("policy {} has no room beside its rows", self.policy.name()));
+        }
+        let is_snapstream = self.policy == KvPolicy::Snapstream;
+        if self.reselect && (!is_snapstream || self.growth == 0 || self.reservoir > 0) {
+            let what = "only snapstream with room beside its rows and no reservoir selects anew";
+            return Err(what.into());
         }
         let has_reservoir = matches!(self.policy, KvPolicy::Stream | KvPolicy::Snapstream);
         if !has_reservoir && self.reservoir > 0 {

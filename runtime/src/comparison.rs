@@ -60,6 +60,21 @@ impl Asked {
     }
 }
 
+impl Running {
+    /// Rows that lie in the slot.
+    fn past(&self) -> Past {
+        Past { rows: self.tokens.len() as u32 - 1, prompt_rows: self.prompt_rows }
+    }
+
+    /// The next one.
+    fn row(&self) -> StepRow {
+        let Running { slot, prompt_rows, rotary_set, .. } = *self;
+        let position = self.tokens.len() as u32 - 1;
+        let token = self.tokens[position as usize];
+        StepRow { token, position, slot, prompt_rows, rotary_set }
+    }
+}
+
 /// What an arm said to a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
@@ -96,9 +111,8 @@ struct Running {
     slot: u32,
     prompt_rows: u32,
     rotary_set: u32,
-    /// The token that has no row yet, and the position of its row.
-    next: u32,
-    position: u32,
+    /// The prompt, what was chosen or asked for behind it, and the token whose row is next.
+    tokens: Vec<u32>,
 }
 
 impl Comparison {
@@ -192,18 +206,19 @@ impl Comparison {
                 for (slot, asked) in asked.iter().enumerate() {
                     if let Some(token) = next(slot, &answers[first + slot][index].ids) {
                         let rows = asked.rows();
-                        running.push(self.running(index, slot, asked.prompt.len(), rows, token));
+                        running.push(self.running(index, slot, &asked.prompt, rows, token));
                     }
                 }
-                self.decode(index, running, &mut |slot, row| {
+                let laid_out = self.decode(index, running, &mut |slot, row| {
                     let ids = &mut answers[first + slot][index].ids;
                     ids.push(chosen(row)?);
                     Ok(next(slot, ids))
                 })?;
                 for (slot, asked) in asked.iter().enumerate() {
                     let answered = &mut answers[first + slot][index];
-                    let prompt_rows = asked.prompt.len() as u32;
-                    let rows = prompt_rows + answered.ids.len() as u32 - 1;
+                    let rows = (asked.prompt.len() + answered.ids.len()) as u32 - 1;
+                    let laid_out = laid_out.iter().find(|(other, _)| *other == slot);
+                    let prompt_rows = laid_out.map_or(asked.prompt.len() as u32, |(_, rows)| *rows);
                     let past = Past { rows, prompt_rows };
                     answered.rows = self.arms[index].forward.kept(slot as u32, past);
                 }
@@ -238,7 +253,7 @@ impl Comparison {
                     let (prompt, rest) = passage.tokens.split_at(passage.prompt);
                     if rest.len() > 1 {
                         let rows = passage.tokens.len();
-                        running.push(self.running(index, slot, prompt.len(), rows, rest[0]));
+                        running.push(self.running(index, slot, prompt, rows, rest[0]));
                     }
                 }
                 self.decode(index, running, &mut |slot, row| {
@@ -284,46 +299,58 @@ impl Comparison {
     }
 
     /// A sequence of `rows` rows in all that goes on with a token behind its prompt.
-    fn running(&self, arm: usize, slot: usize, prompt: usize, rows: usize, next: u32) -> Running {
+    fn running(&self, arm: usize, slot: usize, prompt: &[u32], rows: usize, next: u32) -> Running {
         let rotary_set = self.arms[arm].forward.shape().rotary_set(rows as u32);
-        let prompt_rows = prompt as u32;
-        Running { slot: slot as u32, prompt_rows, rotary_set, next, position: prompt_rows }
+        let mut tokens = Vec::with_capacity(rows);
+        tokens.extend_from_slice(prompt);
+        tokens.push(next);
+        Running { slot: slot as u32, prompt_rows: prompt.len() as u32, rotary_set, tokens }
     }
 
-    /// Steps of an arm until every sequence is over.
+    /// Steps of an arm until every sequence is over. Returns for each slot how many rows were computed
+    /// as a prompt, the last time that one was.
     fn decode(
         &mut self,
         arm: usize,
         mut running: Vec<Running>,
         take: &mut Take<'_>,
-    ) -> Result<(), StepFault> {
+    ) -> Result<Vec<(usize, u32)>, StepFault> {
         let forward = &mut self.arms[arm].forward;
         let vocabulary = forward.shape().vocabulary as usize;
+        let mut laid_out = Vec::with_capacity(running.len());
         while !running.is_empty() {
-            let rows: Vec<StepRow> = running
-                .iter()
-                .map(|running| StepRow {
-                    token: running.next,
-                    position: running.position,
-                    slot: running.slot,
-                    prompt_rows: running.prompt_rows,
-                    rotary_set: running.rotary_set,
-                })
-                .collect();
-            let head_rows: Vec<u32> = (0..rows.len() as u32).collect();
-            let logits = &mut self.logits[..rows.len() * vocabulary];
-            forward.step(&rows, &head_rows, logits)?;
+            let is_full = |running: &Running| forward.reselects(running.slot, running.past());
+            // By a prompt each.
+            let (anew, steps): (Vec<_>, Vec<_>) =
+                running.into_iter().partition(|running| is_full(running).is_some());
+            let logits = &mut self.logits[..(anew.len() + steps.len()) * vocabulary];
+            let (step_logits, anew_logits) = logits.split_at_mut(steps.len() * vocabulary);
+            if !steps.is_empty() {
+                let rows: Vec<StepRow> = steps.iter().map(Running::row).collect();
+                let head_rows: Vec<u32> = (0..rows.len() as u32).collect();
+                forward.step(&rows, &head_rows, step_logits)?;
+            }
+            running = steps;
+            for (mut sequence, logits) in anew.into_iter().zip(anew_logits.chunks_mut(vocabulary)) {
+                let Running { slot, rotary_set, .. } = sequence;
+                let past = sequence.past();
+                forward.reselect(&sequence.tokens, slot, rotary_set, past, logits)?;
+                sequence.prompt_rows = past.rows + 1;
+                running.push(sequence);
+            }
             let mut left = Vec::with_capacity(running.len());
             for (mut sequence, row) in running.into_iter().zip(logits.chunks_exact(vocabulary)) {
-                if let Some(next) = take(sequence.slot as usize, row)? {
-                    sequence.next = next;
-                    sequence.position += 1;
-                    left.push(sequence);
+                match take(sequence.slot as usize, row)? {
+                    Some(next) => {
+                        sequence.tokens.push(next);
+                        left.push(sequence);
+                    }
+                    None => laid_out.push((sequence.slot as usize, sequence.prompt_rows)),
                 }
             }
             running = left;
         }
-        Ok(())
+        Ok(laid_out)
     }
 }
 

@@ -249,6 +249,7 @@ mod tests {
             pool: 1,
             growth: 0,
             reservoir: 0,
+            reselect: 0,
         }
     }
 

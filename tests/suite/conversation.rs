@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         ("snapstream,rows=48,sinks=3,recent=12,window=8,mode=static,agg=defensive", true),
         ("snapstream,rows=48,sinks=3,recent=12,window=8,budget=pyramid:2", true),
         ("snapkv,rows=40,recent=8,window=8,limit=64", true),
+        ("snapstream,rows=48,sinks=3,recent=12,window=8,reselect=9", true),
         ("stream,rows=32,sinks=4", true),
     ];
     let mut trials = Vec::new();
@@ -35,7 +36,33 @@ pub fn trials() -> Vec<Trial> {
             trials.push(trial(place, move || conversation(name, kv, kv_dtype, drops)));
         }
     }
+    trials.push(trial("conversation/reservoir".to_owned(), reservoir));
     trials
+}
+
+/// A slot is gone on in until its reservoir is in use; then the conversation is computed again.
+fn reservoir() -> Result<()> {
+    let folder = root().join("tests/fixtures/onnx/llama-genai-fp32");
+    let kv = "snapstream,rows=48,sinks=3,recent=12,window=8,reservoir=6".to_owned();
+    let setup = Setup { kv, slots: 1, ..Setup::exact(200) };
+    let report = weir::ReportOptions { quiet: true, ..weir::ReportOptions::default() };
+    let options = setup.options(&folder);
+    let model = Model::new(weir::load(&options, &report, &weir::Progress::new(true))?)?;
+    let vocabulary = model.compiled().header().vocabulary;
+    let mut engine = model.engine(&RuntimeOptions::default())?;
+    let mut tokens: Vec<u32> = Vec::new();
+    // Within the 42 rows that take a prompt, behind them, and with what they have pushed out.
+    for (turn, (new, reuses)) in (0..).zip([(9, false), (14, true), (25, true), (12, false)]) {
+        tokens.extend((0..new).map(|i| (i * i + 31 * turn + 7) % vocabulary));
+        let answer = engine.generate(vec![ask(&tokens, History::Incremental)])?.swap_remove(0);
+        let reused = answer.usage.reused_tokens > 0;
+        ensure!(reused == reuses, "turn {turn}: {:?}", answer.usage);
+        ensure!(answer.usage.history == History::Exact, "turn {turn}: {:?}", answer.usage);
+        let whole = alone(&mut model.engine(&RuntimeOptions::default())?, &tokens)?;
+        ensure!(answer.ids == whole.ids, "turn {turn}");
+        tokens.extend(&answer.ids);
+    }
+    Ok(())
 }
 
 fn conversation(name: &str, kv: &str, kv_dtype: weir::KvTypeOption, drops: bool) -> Result<()> {
@@ -43,7 +70,9 @@ fn conversation(name: &str, kv: &str, kv_dtype: weir::KvTypeOption, drops: bool)
     let setup =
         Setup { kv: kv.to_owned(), kv_dtype: Some(kv_dtype), slots: 2, ..Setup::exact(200) };
     let mut incremental: Option<Vec<Completion>> = None;
-    for step_rows in [2, 24] {
+    // Beside a ring for a window there is room for what re-selection computes again.
+    let is_tight = kv.contains("reselect") && name.starts_with("gemma2");
+    for step_rows in [if is_tight { 8 } else { 2 }, 24] {
         let options = weir::ModelOptions { step_rows, ..setup.options(&folder) };
         let report = weir::ReportOptions { quiet: true, ..weir::ReportOptions::default() };
         let model = Model::new(weir::load(&options, &report, &weir::Progress::new(true))?)?;

@@ -47,6 +47,13 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4,reservoir=6"),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10,mode=static,budget=pyramid:2",
+        ),
+        ("llama-genai-fp32", "snapstream,rows=20,sinks=2,recent=4,window=4,agg=max,reselect=3"),
+        ("mistral-layered-genai-fp32", "snapstream,rows=64,recent=24,window=16,reselect=9"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=4,seed=3"),
         (
             "llama-genai-fp32",
@@ -89,7 +96,8 @@ pub fn trials() -> Vec<Trial> {
 
 /// Models that take over a prompt which one of them has computed go on as each does by itself.
 fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
-    const POLICIES: [&str; 6] = [
+    const POLICIES: [&str; 7] = [
+        "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10",
         "snapstream,rows=64,sinks=4,recent=16,window=8",
         "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",
         "snapkv,rows=48,recent=20,agg=max",

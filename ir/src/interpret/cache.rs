@@ -123,6 +123,36 @@ impl CacheState {
         self.kept.as_ref()
     }
 
+    /// How many queries are to select the rows anew before the next row is written; none if there is
+    /// room for it, or if the layout never does so.
+    pub fn reselects(&self) -> Option<usize> {
+        let layout = self.decl.layout.as_ref().filter(|layout| layout.reselect)?;
+        let is_full = self.kept.as_ref().is_some_and(|kept| kept.left(self.rows + 1) > 0);
+        is_full.then_some(layout.observed as usize)
+    }
+
+    /// Lays out what is left as the beginning of a prompt, in the order of positions, without the last
+    /// `without` rows. Rows that were dropped no longer count.
+    pub fn reopen(&mut self, without: usize) -> Result<(), EvalFault> {
+        let Some(kept) = self.kept.take() else { return Ok(()) };
+        let end = self.rows.checked_sub(without).ok_or_else(|| {
+            EvalFault::Operand(format!("{without} rows less than {} are none", self.rows))
+        })?;
+        let fixed = if end < kept.sinks { end } else { kept.sinks + kept.valid };
+        let oldest = kept.oldest.max(self.rows.saturating_sub(kept.ring));
+        let rows: Vec<usize> =
+            (0..fixed).chain((oldest..end).map(|position| kept.row(position))).collect();
+        let (mut keys, mut values) = (self.keys.emptied(), self.values.emptied());
+        for (place, row) in rows.iter().enumerate() {
+            for head in 0..self.decl.kv_heads as usize {
+                keys.copy(place, head, &self.keys, *row)?;
+                values.copy(place, head, &self.values, *row)?;
+            }
+        }
+        (self.keys, self.values, self.rows) = (keys, values, rows.len());
+        Ok(())
+    }
+
     /// Writes new rows, `[rows, kv heads, width]`.
     pub fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<(), EvalFault> {
         let count = key.sizes().first().copied().unwrap_or(0);

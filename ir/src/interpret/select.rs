@@ -95,7 +95,7 @@ pub fn reservoir_row(
     }
     let hash = u64::from(hash(seed, layer, head, position));
     // A number below the rank: the upper half of the product.
-    let drawn = (hash * rank as u64 >> 32) as usize;
+    let drawn = ((hash * rank as u64) >> 32) as usize;
     (drawn < rows).then_some(drawn)
 }
 

@@ -15,6 +15,8 @@ pub struct Session<'g> {
     present: HashMap<(bool, u32), Tensor>,
     caches: Vec<CacheState>,
     past: usize,
+    /// All tokens so far.
+    tokens: Vec<i64>,
 }
 
 impl<'g> Session<'g> {
@@ -28,7 +30,7 @@ impl<'g> Session<'g> {
             })
             .collect::<Result<_, _>>()?;
         let interpreter = Interpreter::new(graph);
-        Ok(Session { interpreter, present: HashMap::new(), caches, past: 0 })
+        Ok(Session { interpreter, present: HashMap::new(), caches, past: 0, tokens: Vec::new() })
     }
 
     /// Declares the greatest length that the sequence may reach: models with factors that depend
@@ -49,6 +51,11 @@ impl<'g> Session<'g> {
 
     /// Runs the prompt; logits of its rows (a model that prunes its head gives the last only).
     pub fn prefill(&mut self, ids: &[i64]) -> Result<Vec<Vec<f32>>, EvalError> {
+        self.tokens.extend_from_slice(ids);
+        self.run_prompt(ids)
+    }
+
+    fn run_prompt(&mut self, ids: &[i64]) -> Result<Vec<Vec<f32>>, EvalError> {
         let rows = self.run(ids)?;
         for (index, cache) in self.caches.iter_mut().enumerate() {
             cache
@@ -58,9 +65,26 @@ impl<'g> Session<'g> {
         Ok(rows)
     }
 
-    /// Runs one more token; logits of its row.
+    /// Runs one more token; logits of its row. Where a cache has no room for it that selects its rows
+    /// anew, the token ends a short prompt of those that are observed, behind what is left in front of
+    /// them.
     pub fn step(&mut self, id: i64) -> Result<Vec<f32>, EvalError> {
-        let rows = self.run(&[id])?;
+        self.tokens.push(id);
+        let observed = self.caches.iter().filter_map(CacheState::reselects).max();
+        let rows = match observed {
+            None => self.run(&[id])?,
+            Some(observed) => {
+                let first = self.tokens.len().saturating_sub(observed.max(1));
+                for (index, cache) in self.caches.iter_mut().enumerate() {
+                    cache
+                        .reopen(self.past - first)
+                        .map_err(|fault| EvalError { place: format!("k{index}"), fault })?;
+                }
+                self.past = first;
+                let ids = self.tokens[first..].to_vec();
+                self.run_prompt(&ids)?
+            }
+        };
         rows.into_iter().next_back().ok_or(EvalError {
             place: "the logits".into(),
             fault: EvalFault::Operand("there is no row".into()),

@@ -451,6 +451,7 @@ impl<'t> Line<'t> {
                 pool: self.field("pool")?,
                 growth: if self.take("growth=") { self.number()? } else { 0 },
                 reservoir: if self.take("reservoir=") { self.number()? } else { 0 },
+                reselect: if self.take("reselect=") { self.number()? } else { false },
                 scoring: self.scoring()?,
                 seed: if self.take("seed=") { self.number()? } else { 0 },
             });

@@ -91,6 +91,9 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
         if rows.reservoir > 0 {
             write!(text, " reservoir={}", rows.reservoir)?;
         }
+        if rows.reselect {
+            text.push_str(" reselect=true");
+        }
         if rows.scoring != Scoring::default() {
             let Scoring { aggregate, normalise, pooling } = rows.scoring;
             let names = [aggregate.name(), normalise.name(), pooling.name()];

@@ -54,10 +54,19 @@ impl Keep<'_> {
         let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
         let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
         let dtype = self.dtype.unwrap_or_else(|| suits_products(graph));
+        let anew = rows.as_slice().iter().filter(|rows| rows.reselect);
+        let observed = anew.map(|rows| rows.observed).max().unwrap_or(0);
         let mut rings = 0;
         for (_, cache) in graph.caches.iter_mut() {
             cache.dtype = dtype;
             if windowed(cache) {
+                if observed > max_rows {
+                    // What is computed again looks as far back as it did.
+                    return Err(KvError::Numbers(format!(
+                        "reselect= computes {observed} observed rows again, more than the {max_rows} \
+                         rows of a step, for which there is room beside a layer's window"
+                    )));
+                }
                 rings += 1;
                 cache.layout = Some(window_rows(cache.window, max_rows, self.context));
             } else {

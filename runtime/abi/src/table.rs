@@ -280,6 +280,9 @@ pub struct CacheLayout {
     pub growth: u32,
     /// N: the last rows of a plane, a sample of those that have left the ring. No prompt fills them.
     pub reservoir: u32,
+    /// 1: rows are selected from anew when a plane is full, which then has room for a prompt's rows and
+    /// `growth` more; 0: its ring turns.
+    pub reselect: u32,
 }
 
 impl CacheLayout {

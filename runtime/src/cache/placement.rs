@@ -139,6 +139,11 @@ impl Placement {
         n.saturating_sub(self.ring_rows + self.ring_first)
     }
 
+    /// Whether no row is free for the next one when `n` have been produced.
+    pub fn is_full(&self, n: u32) -> bool {
+        self.left(n + 1) > 0
+    }
+
     /// Whether the reservoir holds rows when `n` rows have been produced.
     pub fn has_sample(&self, n: u32) -> bool {
         self.reservoir > 0 && self.left(n) > 0

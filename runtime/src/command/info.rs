@@ -62,14 +62,17 @@ impl Info {
         }
         writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
         for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
-            let reservoir = match layout["reservoir"].as_u64() {
+            let is_anew = layout["reselect"].as_bool() == Some(true);
+            let room = if is_anew { ", selected anew after" } else { ", room" };
+            let part = |name: &str, what: &str| match layout[name].as_u64() {
                 None | Some(0) => String::new(),
-                Some(rows) => format!(", reservoir {rows}"),
+                Some(rows) => format!("{what} {rows}"),
             };
+            let beside = part("reservoir", ", reservoir") + &part("growth", room);
             writeln!(
                 out,
                 "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window \
-                 {}{reservoir})",
+                 {}{beside})",
                 layout["layers"],
                 layout["policy"].as_str().unwrap_or_default(),
                 layout["rows"],
@@ -111,6 +114,7 @@ impl Info {
                     "pool": layout.pool,
                     "growth": layout.growth,
                     "reservoir": layout.reservoir,
+                    "reselect": layout.reselect != 0,
                 })
             })
             .collect();

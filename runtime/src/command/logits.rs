@@ -10,7 +10,7 @@ use super::numbers::whole;
 use super::options::{RuntimeArguments, TokenIds};
 use super::tensors::TensorFile;
 use crate::error::RequestError;
-use crate::forward::{LongPrompt, ModelShape, StepFault, StepModel, StepRow};
+use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepModel, StepRow};
 use crate::sampling::greedy;
 use crate::{Model, RuntimeError};
 
@@ -61,6 +61,10 @@ pub struct Logits {
 struct Session<'a, M> {
     model: &'a mut M,
     prompt: &'a [u32],
+    /// The prompt, and what was fed behind it.
+    tokens: Vec<u32>,
+    /// Rows up to the end of what was computed as a prompt.
+    prompt_rows: u32,
     rotary_set: u32,
     logits: Vec<f32>,
 }
@@ -94,7 +98,7 @@ impl Logits {
         )?;
         let rows = prompt.len() + steps.saturating_sub(1);
         let rotary_set = model.shape().rotary_set(rows as u32);
-        let mut session = Session { model, prompt, rotary_set, logits: Vec::new() };
+        let mut session = Session::new(model, prompt, rotary_set);
         session.prefill(&mut |rows| file.write_f32(rows))?;
         let mut ids = Vec::with_capacity(steps);
         for step in 0..steps {
@@ -106,7 +110,7 @@ impl Logits {
             file.write_f32(row)?;
             ids.push(token as i32);
             if step + 1 < steps {
-                session.decode(token, step as u32)?;
+                session.decode(token)?;
             }
         }
         file.write_i32(&ids)?;
@@ -127,11 +131,17 @@ pub fn prompt_logits(
     check_tokens(model.shape(), prompt, &[], 0)?;
     let vocabulary = model.shape().vocabulary as usize;
     let rotary_set = model.shape().rotary_set(prompt.len() as u32);
-    let mut session = Session { model, prompt, rotary_set, logits: Vec::new() };
+    let mut session = Session::new(model, prompt, rotary_set);
     session.prefill(&mut |rows| take(rows, vocabulary))
 }
 
-impl<M: StepModel> Session<'_, M> {
+impl<'a, M: StepModel> Session<'a, M> {
+    fn new(model: &'a mut M, prompt: &'a [u32], rotary_set: u32) -> Session<'a, M> {
+        let prompt_rows = prompt.len() as u32;
+        let tokens = prompt.to_vec();
+        Session { model, prompt, tokens, prompt_rows, rotary_set, logits: Vec::new() }
+    }
+
     /// Computes the prompt and hands out all its logits, some rows at a time; those of its last row
     /// stay in `self.logits`.
     fn prefill(&mut self, take: &mut Take<'_>) -> Result<(), RuntimeError> {
@@ -163,16 +173,23 @@ impl<M: StepModel> Session<'_, M> {
         Ok(())
     }
 
-    /// Feeds the token that was chosen in step `step`.
-    fn decode(&mut self, token: u32, step: u32) -> Result<(), StepFault> {
-        let row = self.row(token, self.prompt.len() as u32 + step);
+    /// Feeds a token.
+    fn decode(&mut self, token: u32) -> Result<(), StepFault> {
+        let past = Past { rows: self.tokens.len() as u32, prompt_rows: self.prompt_rows };
+        self.tokens.push(token);
+        let row = self.row(token, past.rows);
         self.logits.resize(self.model.shape().vocabulary as usize, 0.0);
-        self.model.step(&[row], &[0], &mut self.logits)
+        let (tokens, logits) = (&self.tokens, &mut self.logits);
+        if self.model.reselect(tokens, 0, self.rotary_set, past, logits)? {
+            self.prompt_rows = tokens.len() as u32;
+            return Ok(());
+        }
+        self.model.step(&[row], &[0], logits)
     }
 
     fn row(&self, token: u32, position: u32) -> StepRow {
-        let prompt_rows = self.prompt.len() as u32;
-        StepRow { token, position, slot: 0, prompt_rows, rotary_set: self.rotary_set }
+        let (prompt_rows, rotary_set) = (self.prompt_rows, self.rotary_set);
+        StepRow { token, position, slot: 0, prompt_rows, rotary_set }
     }
 }
 

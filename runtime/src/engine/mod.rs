@@ -26,6 +26,10 @@ struct Sequence {
     /// The prompt's tokens, then those chosen.
     tokens: Vec<u32>,
     prompt_rows: u32,
+    /// Rows up to the end of what was computed as a prompt last, by which rows lie in the slot.
+    laid_out: u32,
+    /// Where its own last tokens begin as a prompt, while rows are selected anew by them.
+    anew: Option<Past>,
     history: History,
     /// How the prompt began in its slot.
     beginning: Beginning,
@@ -42,10 +46,20 @@ impl Sequence {
         self.tokens.len() as u32 - self.prompt_rows
     }
 
-    /// Rows in the cache: the last chosen token has none yet. Nothing before the first is chosen.
+    /// Rows in the cache: the last chosen token has none yet. Nothing before the first is chosen, and
+    /// while they are being selected anew.
     fn past(&self) -> Option<Past> {
         let rows = self.tokens.len() as u32 - 1;
-        (self.chosen() > 0).then_some(Past { rows, prompt_rows: self.prompt_rows })
+        let is_whole = self.chosen() > 0 && self.anew.is_none();
+        is_whole.then_some(Past { rows, prompt_rows: self.laid_out })
+    }
+
+    /// What its prompt, or its own last tokens, go on behind.
+    fn behind(&self) -> Option<Past> {
+        self.anew.or(match self.beginning {
+            Beginning::Alike(_) => None,
+            Beginning::Behind(past) | Beginning::BehindSome(past) => Some(past),
+        })
     }
 }
 
@@ -174,6 +188,8 @@ impl<M: StepModel> Engine<M> {
             stop_tokens: ends,
             tokens,
             prompt_rows,
+            laid_out: prompt_rows,
+            anew: None,
             history,
             beginning: Beginning::Alike(0),
         };
@@ -237,7 +253,7 @@ impl<M: StepModel> Engine<M> {
                 token: sequence.tokens[position as usize],
                 position,
                 slot: planned.slot,
-                prompt_rows: sequence.prompt_rows,
+                prompt_rows: sequence.laid_out,
                 rotary_set: sequence.rotary_set,
             }));
             if planned.samples {
@@ -260,10 +276,7 @@ impl<M: StepModel> Engine<M> {
 
     fn run_tile(&mut self, tile: PlannedTile, report: &mut impl FnMut(RequestId, Event<'_>)) {
         let Some(sequence) = self.sequences.get(&tile.sequence) else { return };
-        let past = match sequence.beginning {
-            Beginning::Alike(_) => None,
-            Beginning::Behind(past) | Beginning::BehindSome(past) => Some(past),
-        };
+        let past = sequence.behind();
         let new = &sequence.tokens[past.map_or(0, |past| past.rows as usize)..];
         if tile.starts {
             self.model.begin_prompt(LongPrompt {
@@ -284,6 +297,9 @@ impl<M: StepModel> Engine<M> {
         match outcome {
             Ok(false) => {}
             Ok(true) => {
+                if let Some(sequence) = self.sequences.get_mut(&tile.sequence) {
+                    sequence.anew = None;
+                }
                 self.scheduler.finish_long_prompt(tile.sequence);
                 self.choose(tile.sequence, 0, report);
             }
@@ -316,10 +332,23 @@ impl<M: StepModel> Engine<M> {
         } else if sequence.chosen() == sequence.max_tokens {
             FinishReason::Length
         } else {
+            self.reselect(id);
             return;
         };
         let slot = self.scheduler.remove(id);
         self.finish(id, slot, reason, report);
+    }
+
+    /// Has a sequence's rows selected anew, by its own last tokens, if its slot has no room for the
+    /// next one.
+    fn reselect(&mut self, id: u64) {
+        let slot = self.scheduler.slot(id);
+        let Some((sequence, slot)) = self.sequences.get_mut(&id).zip(slot) else { return };
+        sequence.anew = sequence.past().and_then(|past| self.model.reselects(slot, past));
+        if sequence.anew.is_some() {
+            sequence.laid_out = sequence.tokens.len() as u32;
+            self.scheduler.reselect(id, sequence.laid_out);
+        }
     }
 
     /// Reports the end of a request, and leaves its rows in the slot that it held.

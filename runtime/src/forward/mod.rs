@@ -130,4 +130,27 @@ pub trait StepModel {
 
     /// Rows kept and dropped of the sequence in a slot, in the layout that keeps fewest.
     fn kept(&self, slot: u32, past: Past) -> KeptRows;
+
+    /// Where a sequence goes on from by a prompt of its own last tokens instead of a step, because its
+    /// slot is full and rows are to be selected anew.
+    fn reselects(&self, slot: u32, past: Past) -> Option<Past>;
+
+    /// Does so, if it is time, and writes the logits of the row of the last of `tokens`, all of the
+    /// sequence's; the first of them whose row is to be computed follows `past`. Says whether it did;
+    /// the tokens are a prompt from then on. For callers that run no long prompt meanwhile.
+    fn reselect(
+        &mut self,
+        tokens: &[u32],
+        slot: u32,
+        rotary_set: u32,
+        past: Past,
+        logits: &mut [f32],
+    ) -> Result<bool, StepFault> {
+        let Some(from) = self.reselects(slot, past) else { return Ok(false) };
+        let tokens = &tokens[from.rows as usize..];
+        self.begin_prompt(LongPrompt { tokens, slot, rotary_set, past: Some(from) });
+        while !self.advance_prompt()? {}
+        self.prompt_logits(tokens.len() as u32 - 1, logits)?;
+        Ok(true)
+    }
 }

@@ -54,6 +54,24 @@ impl ModelShape {
             check_layout(layout, header.context, header.max_rows)
                 .map_err(|what| RuntimeError::Tables(format!("cache layout {index}: {what}")))?;
         }
+        let mut dropping = model.layouts().iter().filter(|layout| drops_rows(layout));
+        if let Some(first) = dropping.next() {
+            check(dropping.all(|layout| layout.reselect == first.reselect), || {
+                "some layouts select from their rows anew and others drop them".into()
+            })?;
+        }
+        let windows = model.layouts().iter().filter(|layout| layout.window > 0);
+        let anew = model.layouts().iter().filter(|layout| layout.reselect != 0);
+        if let Some(observed) = anew.map(|layout| layout.observed).max() {
+            // What is computed again looks as far back as it did.
+            let needed = |window| window_rows(window, observed, header.context);
+            let mut windows = windows.map(|layout| (u64::from(layout.rows), needed(layout.window)));
+            check(windows.all(|(rows, needed)| rows >= needed), || {
+                format!(
+                    "{observed} rows that observe are more than a ring for a window has beside it"
+                )
+            })?;
+        }
         let slots = slots.unwrap_or(header.slots);
         if slots == 0 {
             return Err(RuntimeError::Options("0 slots: at least 1 is needed".into()));
@@ -80,6 +98,23 @@ impl ModelShape {
     /// within a sequence would contradict the keys in its cache.
     pub fn rotary_set(&self, rows: u32) -> u32 {
         u32::from(self.rotary_switch != 0 && rows > self.rotary_switch)
+    }
+
+    /// Where a sequence goes on from if a layout has no room for its next row and selects from its rows
+    /// anew: in front of the rows that are observed, which are computed again together with the next
+    /// one. `before` as for [`ModelShape::kept`].
+    pub fn reselects(&self, past: Past, before: &[u32]) -> Option<Past> {
+        let before = before.iter().copied().chain(std::iter::repeat(0));
+        let is_full = |(layout, before): (&CacheLayout, u32)| {
+            let placement = Placement::new(layout, past.prompt_rows.saturating_sub(before));
+            layout.reselect != 0 && placement.is_full(past.rows.saturating_sub(before))
+        };
+        if !self.layouts.iter().zip(before).any(is_full) {
+            return None;
+        }
+        let observed = self.layouts.iter().filter(|layout| layout.reselect != 0);
+        let observed = observed.map(|layout| layout.observed).max().unwrap_or(1).max(1);
+        Some(Past { rows: (past.rows + 1).saturating_sub(observed), ..past })
     }
 
     /// Rows kept and dropped of a sequence, in the layout that keeps fewest; layers with a window count
@@ -109,6 +144,9 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         .ok_or_else(|| format!("unknown policy {}", layout.policy))?;
     let CacheLayout { sinks, selected, recent, rows, window, observed, growth, reservoir, .. } =
         *layout;
+    if layout.reselect != 0 {
+        check_reselecting(layout)?;
+    }
     match policy {
         CachePolicy::Full | CachePolicy::Window if reservoir > 0 => {
             Err(format!("a reservoir of {reservoir} rows with policy {}", policy.name()))
@@ -139,6 +177,14 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
             }
         }
     }
+}
+
+fn check_reselecting(layout: &CacheLayout) -> Result<(), String> {
+    let CacheLayout { policy, growth, reservoir, .. } = *layout;
+    if policy != CachePolicy::Snapstream as u32 || growth == 0 || reservoir > 0 {
+        return Err("selects from its rows anew without room for others".into());
+    }
+    Ok(())
 }
 
 fn window_rows(window: u32, max_rows: u32, context: u32) -> u64 {

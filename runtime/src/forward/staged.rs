@@ -114,6 +114,7 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         pool: 1,
         growth: 0,
         reservoir: 0,
+        reselect: 0,
     }
 }
 

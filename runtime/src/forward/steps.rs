@@ -268,6 +268,10 @@ impl StepModel for Forward {
         self.kept_of(slot, past)
     }
 
+    fn reselects(&self, slot: u32, past: Past) -> Option<Past> {
+        self.shape.reselects(past, self.dropped_before(slot))
+    }
+
     fn advance_prompt(&mut self) -> Result<bool, StepFault> {
         self.run_tile()
     }

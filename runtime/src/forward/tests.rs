@@ -273,6 +273,7 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         pool: 1,
         growth: 0,
         reservoir: 0,
+        reselect: 0,
     }
 }
 
@@ -417,8 +418,9 @@ fn visible_positions(
     salt: u32,
 ) -> Vec<BTreeSet<usize>> {
     let drops = shape::drops_rows(layout);
-    let [sinks, capacity, recent, rows] =
-        [layout.sinks, layout.selected, layout.recent, layout.rows].map(|rows| rows as usize);
+    let [sinks, capacity, recent, rows, growth] =
+        [layout.sinks, layout.selected, layout.recent, layout.rows, layout.growth]
+            .map(|rows| rows as usize);
     let window = if layout.window == 0 { usize::MAX } else { layout.window as usize };
     let back = |p: usize| (p + 1).saturating_sub(window)..p + 1;
     if !drops {
@@ -438,7 +440,7 @@ fn visible_positions(
         let selected_rows = length.saturating_sub(sinks + recent).min(capacity);
         fixed = order[..sinks.min(length)].iter().copied().collect();
         let mut first = (sinks + selected_rows).min(length);
-        if length <= rows {
+        if length <= rows - growth {
             fixed.extend(&order[sinks.min(length)..first]);
         } else {
             first = length - recent;
@@ -454,7 +456,8 @@ fn visible_positions(
             fixed.extend(&candidates[..selected_rows]);
         }
         ring = order[first..].to_vec();
-        let ring_rows = if layout.elastic != 0 { rows - sinks - selected_rows } else { recent };
+        let ring_rows =
+            if layout.elastic != 0 { rows - sinks - selected_rows } else { recent + growth };
         for p in turn.end..end {
             if fixed.len() < sinks {
                 fixed.insert(p);

@@ -8,7 +8,7 @@
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
 //!   tile a step, each tile a call of its own beside the step's rows. So between two tiles there is
 //!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
-//!   and wait for it in order.
+//!   and wait for it in order. A sequence whose rows are selected anew is such a prompt for a while.
 
 #[cfg(test)]
 mod tests;
@@ -136,6 +136,20 @@ impl Scheduler {
         let slot = self.running.remove(index).slot;
         self.free_slots.push(slot);
         Some(slot)
+    }
+
+    /// The slot that a sequence holds.
+    pub fn slot(&self, sequence: SequenceId) -> Option<u32> {
+        let running = self.running.iter().find(|running| running.sequence == sequence);
+        running.map(|running| running.slot)
+    }
+
+    /// The next row of a sequence that decodes is the last of `rows` that are computed as a long prompt.
+    pub fn reselect(&mut self, sequence: SequenceId, rows: u32) {
+        if let Some(running) = self.running.iter_mut().find(|r| r.sequence == sequence) {
+            running.prompt_rows = rows;
+            running.phase = Phase::Long { started: false };
+        }
     }
 
     /// The long prompt's last tile has been computed: its sequence decodes from now on.

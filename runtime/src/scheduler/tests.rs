@@ -154,3 +154,24 @@ fn a_cancelled_sequence_gives_its_slot_back() {
     assert!(plan.rows[0].samples);
     assert_eq!(scheduler.remove(7), None);
 }
+
+#[test]
+fn a_sequence_that_decodes_may_become_a_long_prompt_and_decodes_on() {
+    let mut scheduler = Scheduler::new(SchedulerLimits { slots: 2, rows: 8, direct_rows: 8 });
+    scheduler.submit(0, 3);
+    scheduler.submit(1, 2);
+    let mut plan = StepPlan::default();
+    scheduler.plan(&mut plan, first_free);
+    let slot = scheduler.slot(0).unwrap();
+    scheduler.reselect(0, 12);
+    for starts in [true, false] {
+        scheduler.plan(&mut plan, first_free);
+        assert_eq!(plan.tile, Some(PlannedTile { sequence: 0, slot, starts }));
+        assert!(plan.rows.iter().all(|rows| rows.sequence == 1), "{plan:?}");
+    }
+    scheduler.finish_long_prompt(0);
+    scheduler.plan(&mut plan, first_free);
+    let next = PlannedRows { sequence: 0, slot, first: 12, rows: 1, samples: true };
+    assert!(plan.tile.is_none() && plan.rows.contains(&next), "{plan:?}");
+    assert_eq!(scheduler.slot(7), None);
+}

@@ -101,7 +101,7 @@ impl Budget {
             }
         };
         // More rows than the context has would never be used.
-        let most = context.saturating_sub(immovable);
+        let most = context.saturating_sub(immovable + mean.growth);
         let rows = selected.into_iter();
         Ok(rows.map(|rows| CacheRows { selected: rows.min(most), ..mean.clone() }).collect())
     }

@@ -57,6 +57,8 @@ pub struct KvOptions {
     pub limit: Option<u32>,
     /// N.
     pub reservoir: Option<u32>,
+    /// T: generated rows after which rows are selected anew.
+    pub reselect: Option<u32>,
     /// Seed of lots.
     pub seed: Option<u32>,
     /// How layers share what is selected.
@@ -122,6 +124,7 @@ impl KvOptions {
             elastic: true,
             limit: None,
             reservoir: None,
+            reselect: None,
             seed: None,
             budget: Budget::default(),
         };
@@ -155,6 +158,7 @@ impl KvOptions {
                 "limit" => options.limit = Some(number("limit", value, 1)?),
                 "budget" => options.budget = Budget::parse(value)?,
                 "reservoir" => options.reservoir = Some(number("reservoir", value, 1)?),
+                "reselect" => options.reselect = Some(number("reselect", value, 1)?),
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
             }
@@ -234,6 +238,21 @@ impl KvOptions {
         }
     }
 
+    /// The rows with room for generated ones that are selected from in their turn, if asked for.
+    fn reselecting(&self, rows: CacheRows, context: u32) -> Result<CacheRows, KvError> {
+        let Some(every) = self.reselect else { return Ok(rows) };
+        if rows.reservoir > 0 {
+            return Err(KvError::Numbers(
+                "reselect= and reservoir= exclude each other: rows of a reservoir have lost the order \
+                 of their positions"
+                    .to_owned(),
+            ));
+        }
+        // A slot never needs more rows than a sequence has.
+        let growth = every.min(context.saturating_sub(rows.prompt_rows()));
+        Ok(CacheRows { growth, reselect: growth > 0, ..rows })
+    }
+
     /// C rows divided into S, K, R and N.
     fn divided(
         &self,
@@ -297,6 +316,7 @@ impl fmt::Display for KvOptions {
             ("pool", self.pool),
             ("limit", self.limit),
             ("reservoir", self.reservoir),
+            ("reselect", self.reselect),
             ("seed", self.seed),
         ];
         for (name, value) in numbers {

@@ -1,5 +1,7 @@
 //! Sinks, rows selected at the end of the prompt, a ring, and a sample of what has left it if asked
-//! for: C = S + K + R + N.
+//! for: C = S + K + R + N. With re-selection there are T rows beside them for what is generated; when
+//! these are taken, C rows are selected from all anew (as R-KV does, Cai et al. 2025, without its
+//! measure of redundancy).
 
 use weir_ir::graph::{CacheRows, KvPolicy};
 
@@ -18,6 +20,7 @@ pub(super) const POLICY: Policy = Policy {
         "normalise",
         "mode",
         "reservoir",
+        "reselect",
         "seed",
         "budget",
     ],
@@ -29,5 +32,6 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
     let sinks = options.sink_rows(total);
     let recent = options.recent_rows(total);
     let rows = options.divided(KvPolicy::Snapstream, total, sinks, recent, context)?;
-    options.observing(options.sampling(CacheRows { elastic: options.elastic, ..rows })?)
+    let rows = options.sampling(CacheRows { elastic: options.elastic, ..rows })?;
+    options.observing(options.reselecting(rows, context)?)
 }

@@ -47,6 +47,10 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
     assert_eq!(growth("snapkv,rows=64"), (64, 4096));
     assert_eq!(growth("snapkv,rows=64,limit=100"), (64, 100));
     assert_eq!(growth("snapstream,rows=64"), (64, 64));
+    assert_eq!(growth("snapstream,rows=64,reselect=16"), (64, 80));
+    assert_eq!(growth("snapstream,rows=4090,reselect=16"), (4090, 4096));
+    // A sequence that fits needs no other rows.
+    assert_eq!(growth("snapstream,rows=4096,reselect=16"), (4096, 4096));
 }
 
 /// A reservoir takes its rows from the ring, or from what is selected if the ring's are given.
@@ -107,6 +111,11 @@ fn errors_name_the_place() {
         ("stream,reservoir=0", "option \"reservoir\" takes a number of at least 1, not \"0\""),
         ("stream,seed=4", "policy stream draws lots for a reservoir only: seed= needs reservoir="),
         (
+            "snapstream,rows=64,recent=32,reservoir=4,reselect=16",
+            "reselect= and reservoir= exclude each other: rows of a reservoir have lost the order of \
+             their positions",
+        ),
+        (
             "snapstream,rows=64,sinks=8,recent=40,reservoir=17",
             "8 sinks, 40 recent rows and a reservoir of 17 do not fit into 64 rows (context 1024): \
              rows - sinks - recent - reservoir must not be negative",
@@ -156,6 +165,7 @@ fn text_round_trips() {
         "random,rows=64,seed=9",
         "stream,rows=8,reservoir=3",
         "snapstream,rows=64,reservoir=8,seed=9",
+        "snapstream,rows=64,reselect=128",
     ] {
         let options = KvOptions::parse(text).expect(text);
         assert_eq!(options.to_string(), text);

@@ -3,7 +3,8 @@
 use weir_ir::DType;
 use weir_ir::text::parse;
 
-use super::suits_products;
+use super::{Keep, suits_products};
+use crate::kv::policy::KvOptions;
 
 /// What a layer's keys come through, and the format of its weights.
 fn chosen(width: u32, weight: &str, bias: bool, is_normed: bool) -> DType {
@@ -41,4 +42,26 @@ fn rows_are_codes_where_scales_suit_them() {
     assert_eq!(chosen(64, int4, true, true), DType::I8);
     assert_eq!(chosen(64, "bf16", false, false), DType::F16);
     assert_eq!(chosen(64, "f32", false, false), DType::F32);
+}
+
+/// What re-selection computes again looks as far back in a layer's window as it did before.
+#[test]
+fn rows_that_are_computed_again_fit_beside_a_window() {
+    let cache = "kv_heads=1 key_width=8 value_width=8 type=f32";
+    let text = format!(
+        "graph @Cached
+cache k0 layer=0 {cache} window=9
+cache k1 layer=1 {cache} window=0
+main {{
+  param v0: f32[sequence, 64] operand
+  return v0 other
+}}
+"
+    );
+    let graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let kv = KvOptions::parse("snapstream,rows=64,recent=16,window=12,reselect=8").unwrap();
+    let keep = Keep { kv: &kv, dtype: Some(DType::F32), context: 256 };
+    assert_eq!(keep.rows(&mut graph.clone(), 12), Ok(1));
+    let error = keep.rows(&mut graph.clone(), 11).unwrap_err().to_string();
+    assert!(error.starts_with("reselect= computes 12 observed rows again, more than the 11 rows"));
 }

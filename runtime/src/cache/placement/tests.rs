@@ -19,6 +19,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
         pool: 1,
         growth: 0,
         reservoir: 0,
+        reselect: 0,
     }
 }
 

@@ -26,6 +26,7 @@ fn cache(rows: u32) -> SlotCache {
         pool: 0,
         growth: 0,
         reservoir: 0,
+        reselect: 0,
     };
     SlotCache::new(&[LayerShape { kind, layout }], 4).unwrap()
 }

@@ -74,6 +74,10 @@ impl StepModel for Counted {
         self.forward.kept(slot, past)
     }
 
+    fn reselects(&self, slot: u32, past: Past) -> Option<Past> {
+        if self.passes_over { None } else { self.forward.reselects(slot, past) }
+    }
+
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
         if self.passes_over {
             return;

@@ -104,3 +104,65 @@ fn prompts_with_a_common_beginning_agree_with_the_reference() {
         assert!(reused > least, "elastic {elastic}, {slots} slots: {reused}");
     }
 }
+
+/// An answer that fills its slot goes on as if its last tokens were a prompt behind the rest.
+#[test]
+fn full_slots_select_their_rows_anew() {
+    const ROOM: usize = 5;
+    const COUNT: usize = 18;
+    let [sinks, capacity, recent, observed] = [2, 3, 4, OBSERVED as usize];
+    for elastic in [true, false] {
+        let mut layouts = layouts(elastic);
+        // A stream drops rows on its own account.
+        layouts.remove(2);
+        for layout in layouts.iter_mut().filter(|layout| layout.selected > 0) {
+            layout.growth = ROOM as u32;
+            layout.rows += layout.growth;
+            layout.reselect = 1;
+        }
+        let model = model(&layouts);
+        let mut expected = Vec::new();
+        for length in 1..=20 {
+            let rotary_set = u32::from(length + COUNT - 1 > ROTARY_SWITCH as usize);
+            let (mut tokens, mut turns) = (prompt_of(length), whole(length));
+            // Rows that the last turn began with and brought.
+            let mut begun = length;
+            for _ in 0..COUNT {
+                let logits = reference(&layouts, &tokens, &turns, rotary_set);
+                tokens.push(greedy(logits.last().unwrap()).unwrap());
+                let rows = tokens.len() - 1;
+                let selected = begun.saturating_sub(sinks + recent).min(capacity);
+                let kept = begun.min(sinks + capacity + recent) + rows - turns.last().unwrap().end;
+                let room = if elastic { capacity - selected + recent } else { recent } + ROOM;
+                if kept.saturating_sub(sinks + selected) == room {
+                    turns.push(rows + 1 - observed..rows + 1);
+                    begun = kept + 1;
+                }
+            }
+            assert!(turns.len() > 1 + usize::from(length > 9), "{length}: {turns:?}");
+            expected.push(tokens.split_off(length));
+        }
+        for (slots, threads) in [(1, 1), (3, 2), (7, 1)] {
+            let options = RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None };
+            let mut forward = model.forward(&options).unwrap();
+            forward.poison_cache(0xa5);
+            let mut engine = Engine::new(forward, None, vec![]);
+            let requests = (1..=20)
+                .map(|length| Request {
+                    prompt: prompt_of(length),
+                    max_tokens: Some(COUNT as u32),
+                    ..Request::default()
+                })
+                .collect();
+            let answers = engine.generate(requests).unwrap();
+            for (answer, (length, expected)) in answers.iter().zip((1..).zip(&expected)) {
+                assert_eq!(answer.ids, *expected, "elastic {elastic} L={length} {slots} slots");
+                let usage = answer.usage;
+                assert_eq!(
+                    (usage.kv_rows_kept + usage.kv_rows_dropped) as usize,
+                    length + COUNT - 1
+                );
+            }
+        }
+    }
+}
