@@ -11,7 +11,7 @@ use weir_codegen::image::ModelImage;
 use weir_codegen::jit::{ModelInMemory, PackedWeights};
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
-use weir_ir::{DType, Graph, Stage, verify::verify};
+use weir_ir::{CacheFormat, DType, Graph, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
@@ -305,8 +305,8 @@ pub fn load_each(
     let mut models = Vec::with_capacity(ways.len());
     for options in ways {
         lowered.kv = kv(options)?;
-        let dtype = chosen_kv_dtype(options);
-        let keep = Keep { kv: &lowered.kv, dtype, context: lowered.context };
+        let format = chosen_kv_dtype(options);
+        let keep = Keep { kv: &lowered.kv, format, context: lowered.context };
         keep.rows(&mut lowered.graph, options.step_rows)
             .map_err(|error| Failure::usage(format!("--kv {}: {error}", lowered.kv)))?;
         let how = Emission::default();
@@ -412,20 +412,21 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
 
 /// Number format of the caches, which all layers share, as on the command line.
 fn kv_dtype(graph: &Graph) -> String {
-    let name = |dtype: DType| match dtype {
-        DType::I8 => "int8".to_owned(),
-        dtype => dtype.to_string(),
+    let name = |format: CacheFormat| match format {
+        CacheFormat::I8 => "int8",
+        CacheFormat::I4 => "int4",
+        format => format.name(),
     };
-    graph.caches.values().next().map(|cache| name(cache.dtype)).unwrap_or_default()
+    graph.caches.values().next().map(|cache| name(cache.format).to_owned()).unwrap_or_default()
 }
 
 /// The number format of the caches, if the user's options say it: where all products have one
 /// arithmetic it is known before their weights are, else the weights decide.
-fn chosen_kv_dtype(options: &ModelOptions) -> Option<DType> {
+fn chosen_kv_dtype(options: &ModelOptions) -> Option<CacheFormat> {
     match (options.kv_dtype.first(), options.compute) {
-        (Some(chosen), _) => Some(chosen.dtype()),
-        (None, Some(ComputeOption::F32)) => Some(DType::F32),
-        (None, Some(ComputeOption::Bf16)) => Some(DType::F16),
+        (Some(chosen), _) => Some(chosen.format()),
+        (None, Some(ComputeOption::F32)) => Some(CacheFormat::F32),
+        (None, Some(ComputeOption::Bf16)) => Some(CacheFormat::F16),
         (None, Some(ComputeOption::Int8 | ComputeOption::Int8Row) | None) => None,
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use weir_codegen::kernels::matmul::Compute;
-use weir_ir::DType;
+use weir_ir::CacheFormat;
 use weir_runtime::command::whole;
 
 /// Slots unless the user says otherwise.
@@ -218,16 +218,19 @@ pub enum KvTypeOption {
     Bf16,
     /// Codes with a scale per row and head; attention computes with codes too
     Int8,
+    /// The same with one of 16 levels for each number of a key or value
+    Int4,
 }
 
 impl KvTypeOption {
-    /// The type of the graph's caches.
-    pub fn dtype(self) -> DType {
+    /// The number format of the graph's caches.
+    pub fn format(self) -> CacheFormat {
         match self {
-            KvTypeOption::F32 => DType::F32,
-            KvTypeOption::F16 => DType::F16,
-            KvTypeOption::Bf16 => DType::BF16,
-            KvTypeOption::Int8 => DType::I8,
+            KvTypeOption::F32 => CacheFormat::F32,
+            KvTypeOption::F16 => CacheFormat::F16,
+            KvTypeOption::Bf16 => CacheFormat::BF16,
+            KvTypeOption::Int8 => CacheFormat::I8,
+            KvTypeOption::Int4 => CacheFormat::I4,
         }
     }
 }

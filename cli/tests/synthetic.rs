@@ -7,7 +7,7 @@ use weir::{
     ComputeOption, KvTypeOption, ModelOptions, Progress, ReportOptions, load, lower, write_model,
 };
 use weir_frontend::synthetic::Shape;
-use weir_ir::DType;
+use weir_ir::CacheFormat;
 use weir_runtime::{Model, Request, RuntimeOptions};
 
 fn tiny(tied: bool) -> Shape {
@@ -112,22 +112,23 @@ fn the_cache_is_as_exact_as_the_products() {
     write(&Shape { heads: 2, kv_heads: 1, head_width: 32, ..tiny(true) }, 1, &wide);
     let f32_products = Some(ComputeOption::F32);
     for (weights, compute, kv_dtype, expected) in [
-        ("f32", None, None, DType::F32),
-        ("f16", None, None, DType::F32),
-        ("bf16", None, None, DType::F16),
+        ("f32", None, None, CacheFormat::F32),
+        ("f16", None, None, CacheFormat::F32),
+        ("bf16", None, None, CacheFormat::F16),
         // Rows of 16 numbers are too short for scales.
-        ("int8", None, None, DType::F16),
-        ("int4", Some(ComputeOption::Int8), None, DType::F16),
-        ("int8", Some(ComputeOption::Int8Row), None, DType::F16),
+        ("int8", None, None, CacheFormat::F16),
+        ("int4", Some(ComputeOption::Int8), None, CacheFormat::F16),
+        ("int8", Some(ComputeOption::Int8Row), None, CacheFormat::F16),
         // The table of embeddings is no product, the head is one.
-        ("f32,head=int8", None, None, DType::F16),
-        ("f32", Some(ComputeOption::Bf16), None, DType::F16),
-        ("int4", f32_products, None, DType::F32),
-        ("bf16", f32_products, None, DType::F32),
-        ("int4", f32_products, Some(KvTypeOption::F16), DType::F16),
-        ("int4", None, Some(KvTypeOption::F32), DType::F32),
-        ("f32", None, Some(KvTypeOption::Bf16), DType::BF16),
-        ("f32", None, Some(KvTypeOption::Int8), DType::I8),
+        ("f32,head=int8", None, None, CacheFormat::F16),
+        ("f32", Some(ComputeOption::Bf16), None, CacheFormat::F16),
+        ("int4", f32_products, None, CacheFormat::F32),
+        ("bf16", f32_products, None, CacheFormat::F32),
+        ("int4", f32_products, Some(KvTypeOption::F16), CacheFormat::F16),
+        ("int4", None, Some(KvTypeOption::F32), CacheFormat::F32),
+        ("f32", None, Some(KvTypeOption::Bf16), CacheFormat::BF16),
+        ("f32", None, Some(KvTypeOption::Int8), CacheFormat::I8),
+        ("int8", None, Some(KvTypeOption::Int4), CacheFormat::I4),
     ] {
         let rounds_in_layers = weights.starts_with("int") && compute != f32_products;
         for (place, is_wide) in [(&narrow, false), (&wide, true)] {
@@ -140,9 +141,9 @@ fn the_cache_is_as_exact_as_the_products() {
             };
             let lowered = lower(&options, &ReportOptions::default(), &Progress::new(true))
                 .expect("goes through the passes");
-            let caches = lowered.graph.caches.values().map(|cache| cache.dtype);
+            let caches = lowered.graph.caches.values().map(|cache| cache.format);
             let follows = kv_dtype.is_none() && rounds_in_layers && is_wide;
-            let expected = if follows { DType::I8 } else { expected };
+            let expected = if follows { CacheFormat::I8 } else { expected };
             assert_eq!(caches.collect::<Vec<_>>(), [expected; 2], "{options:?}");
         }
     }

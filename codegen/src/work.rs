@@ -9,7 +9,6 @@ use weir_ir::verify::Verified;
 
 use crate::error::CodegenError;
 use crate::generate::{Options, Plans};
-use crate::kernels::attention::CacheType;
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
@@ -118,7 +117,7 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
         Kernel::Attend { spec, .. } => {
             let widths = (spec.cache.key_width + spec.cache.value_width) as u64;
             let operations = 2 * spec.score.heads as u64 * widths;
-            let is_integer = spec.cache.number == CacheType::Int8;
+            let is_integer = spec.cache.number.is_coded();
             KernelWork {
                 cached_row_bytes: spec.cache.row_bytes() as u64,
                 attended_integer_operations: if is_integer { operations } else { 0 },

@@ -9,7 +9,7 @@ use crate::dim::Dim;
 use crate::entity::{CacheId, Const, Kind, Node, Table, Value};
 use crate::ops::{Known, Op, Operand, TypeError};
 use crate::stage::Stage;
-use crate::types::{DType, TensorType};
+use crate::types::TensorType;
 
 /// A model's computation at one stage.
 #[derive(Clone, Debug)]
@@ -172,13 +172,35 @@ pub struct CacheDecl {
     pub key_width: u32,
     /// Values of a value row of one head.
     pub value_width: u32,
-    /// Number format of keys and values: F32, F16, BF16, or I8 (codes and a scale per row and head,
-    /// and attention in codes). Rows are rounded when they are written.
-    pub dtype: DType,
+    /// Number format of keys and values.
+    pub format: CacheFormat,
     /// Sliding window of the attention that reads it, 0 for none.
     pub window: u32,
     /// Policy and rows, from stage `Sparse` on.
     pub layout: Option<CacheRows>,
+}
+
+crate::attribute::named_enum!(
+    /// Number format of keys and values. Rows are rounded when they are written.
+    CacheFormat {
+        /// Single precision.
+        F32 = "f32",
+        /// IEEE half precision.
+        F16 = "f16",
+        /// The upper half of single precision.
+        BF16 = "bf16",
+        /// Codes of 8 bits and a scale per row and head, and attention in codes.
+        I8 = "i8",
+        /// The same with codes of 4 bits, which name levels among those of 8.
+        I4 = "i4",
+    }
+);
+
+impl CacheFormat {
+    /// Whether rows are codes with a scale, and attention computes with codes.
+    pub fn is_coded(self) -> bool {
+        matches!(self, CacheFormat::I8 | CacheFormat::I4)
+    }
 }
 
 crate::attribute::named_enum!(

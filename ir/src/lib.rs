@@ -23,7 +23,8 @@ pub use constant::{ConstData, Constant, QuantData, QuantRow};
 pub use dim::{Dim, Symbol};
 pub use entity::{CacheId, Const, Kind, Node, Table, Value};
 pub use graph::{
-    Body, CacheDecl, Graph, InputRole, LayerKind, NodeData, OutputRole, RotarySets, ValueData,
+    Body, CacheDecl, CacheFormat, Graph, InputRole, LayerKind, NodeData, OutputRole, RotarySets,
+    ValueData,
 };
 pub use infer::Tables;
 pub use ops::Op;

@@ -115,9 +115,6 @@ impl<'g> Verifier<'g> {
             if cache.kv_heads == 0 || cache.key_width == 0 || cache.value_width == 0 {
                 self.error(id, "has no heads or no width");
             }
-            if !matches!(cache.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8) {
-                self.error(id, format!("is of {}", cache.dtype));
-            }
             match &cache.layout {
                 None if self.stage >= Stage::Sparse => self.error(id, "has no layout"),
                 Some(_) if self.stage < Stage::Sparse => self.error(id, "has a layout too early"),
@@ -306,7 +303,7 @@ impl<'g> Verifier<'g> {
                 graph
                     .caches
                     .get(id)
-                    .map(|c| (c.dtype, [c.kv_heads, c.key_width, c.value_width, c.window]))
+                    .map(|c| (c.format, [c.kv_heads, c.key_width, c.value_width, c.window]))
             };
             if widths(first) != widths(cache) {
                 self.error(

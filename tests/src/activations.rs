@@ -1,12 +1,12 @@
 //! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error and of
-//! that of caches of 16 bits and of int8; all are those of `docs/numerics.md`, which derives them.
+//! that of caches of 16 bits and of codes; all are those of `docs/numerics.md`, which derives them.
 
 use std::fmt;
 
 use anyhow::{Result, bail};
-use weir_ir::graph::CacheDecl;
+use weir_ir::graph::{CacheDecl, CacheFormat};
 use weir_ir::interpret::Rounding;
-use weir_ir::interpret::codes::TILE;
+use weir_ir::interpret::codes::{LEVELS, TILE};
 use weir_ir::{Body, ConstData, Constant, DType, Element, Graph, Op, TensorType};
 
 use crate::compare::{Distance, FLOAT, close, distance};
@@ -376,13 +376,17 @@ pub fn rounding_error(constant: &Constant) -> f64 {
 /// Squared error that a cache adds to what attention gives, in parts of the result's square: those of
 /// values reach it as they are, those of keys (and queries) move scores of this deviation.
 fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
-    let [key, value] = [cache.key_width, cache.value_width].map(|width| match cache.dtype {
-        DType::I8 => code_error(width as usize, STORED_UNITS).powi(2),
-        dtype => stored_error(dtype).powi(2),
+    let [key, value] = [cache.key_width, cache.value_width].map(|width| match cache.format {
+        CacheFormat::I8 => code_error(width as usize, STORED_UNITS).powi(2),
+        CacheFormat::I4 => level_error(width as usize).powi(2),
+        format => stored_error(format).powi(2),
     });
-    let (query, weights) = match cache.dtype {
-        DType::I8 => (key, TILE as f64 / (12.0 * 255f64.powi(2))),
-        _ => (0.0, 0.0),
+    let (query, weights) = match cache.format.is_coded() {
+        true => (
+            code_error(cache.key_width as usize, STORED_UNITS).powi(2),
+            TILE as f64 / (12.0 * 255f64.powi(2)),
+        ),
+        false => (0.0, 0.0),
     };
     value + scores.powi(2) * (key + query) + weights
 }
@@ -393,11 +397,28 @@ fn code_error(numbers: usize, units: f64) -> f64 {
     (2.0 * (2.0 * numbers as f64).ln()).sqrt() / (units * 12f64.sqrt())
 }
 
+/// Root mean square of what rounding to the levels of int4 changes in so many normal values, in parts
+/// of theirs: the integral of the squared distance to the nearest level, times the density.
+fn level_error(numbers: usize) -> f64 {
+    const STEPS: u32 = 10_000;
+    let largest = (2.0 * (2.0 * numbers as f64).ln()).sqrt();
+    let step = largest / f64::from(STEPS);
+    let square: f64 = (0..STEPS)
+        .map(|index| {
+            let x = (f64::from(index) + 0.5) * step;
+            let apart = |level: i8| (x - f64::from(level) / STORED_UNITS * largest).abs();
+            let apart = LEVELS.into_iter().map(apart).fold(f64::INFINITY, f64::min);
+            apart.powi(2) * (-x * x / 2.0).exp()
+        })
+        .sum();
+    (square * step * 2.0 / (2.0 * std::f64::consts::PI).sqrt()).sqrt()
+}
+
 /// Root mean square of what rounding to a number format of 16 bits changes, in parts of the value.
-fn stored_error(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 1.0 / 2048.0 / 3f64.sqrt(),
-        DType::BF16 => 1.0 / 256.0 / 3f64.sqrt(),
+fn stored_error(format: CacheFormat) -> f64 {
+    match format {
+        CacheFormat::F16 => 1.0 / 2048.0 / 3f64.sqrt(),
+        CacheFormat::BF16 => 1.0 / 256.0 / 3f64.sqrt(),
         _ => 0.0,
     }
 }
@@ -434,7 +455,7 @@ fn activations_apart(graph: &Graph) -> f64 {
     let of_product = |weight: &TensorType| {
         let each = match (block(weight), weight.element) {
             (Some(_), _) => code_apart(f64::from(UNITS)),
-            (None, Element::Plain(DType::BF16)) => value_apart(DType::BF16),
+            (None, Element::Plain(DType::BF16)) => value_apart(CacheFormat::BF16),
             _ => 0.0,
         };
         each * weight.sizes().map_or(0.0, |sizes| sizes[1] as f64)
@@ -461,12 +482,18 @@ fn values_of_a_row(cache: &CacheDecl) -> usize {
 
 /// Those of them that two systems are expected to store otherwise.
 fn stored_apart(cache: &CacheDecl) -> f64 {
-    values_of_a_row(cache) as f64 * value_apart(cache.dtype)
+    // Halves that are the scales of int4, two a head: the largest magnitude is off by 4 u of itself, and
+    // a unit in the last place is 2⁻¹⁰ of the power of two below it, 0.72 of it on average.
+    let scales = match cache.format {
+        CacheFormat::I4 => 2.0 * f64::from(cache.kv_heads) * 4.0 * UNIT * 1024.0 / 0.72,
+        _ => 0.0,
+    };
+    values_of_a_row(cache) as f64 * value_apart(cache.format) + scales
 }
 
 /// Heads and width of each layer's queries where they are codes.
 fn coded_queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
-    let is_coded = graph.caches.values().any(|cache| cache.dtype == DType::I8);
+    let is_coded = graph.caches.values().any(|cache| cache.format.is_coded());
     layers(graph).filter(move |_| is_coded).filter_map(|body| {
         let (_, attend) = body.live().find(|(_, node)| matches!(node.op, Op::CacheAttend(_)))?;
         let shape = &body.ty(attend.operands[0]).shape;
@@ -496,10 +523,17 @@ fn code_apart(units: f64) -> f64 {
 /// Chance that two systems store a value of a cache otherwise. In 16 bits it is off by 12 u of the root
 /// mean square of its row; a unit in the last place is twice what rounding is off by at most, and the
 /// power of two below a value is 0.56 of that root mean square on average.
-fn value_apart(dtype: DType) -> f64 {
-    match dtype {
-        DType::I8 => code_apart(STORED_UNITS),
-        DType::F16 | DType::BF16 => 12.0 * UNIT / (0.56 * 2.0 * 3f64.sqrt() * stored_error(dtype)),
+///
+/// Of int4 only those codes count that are next to the bound between two levels. There are 15 bounds, and
+/// no code of a normal row is more frequent than one in `√(2 π) · 127 / m`, its largest value m times the
+/// root mean square; m is below 4 up to 1,500 numbers, so a code is next to a bound with 15 / 79.
+fn value_apart(format: CacheFormat) -> f64 {
+    match format {
+        CacheFormat::I8 => code_apart(STORED_UNITS),
+        CacheFormat::I4 => code_apart(STORED_UNITS) * 15.0 / 79.0,
+        CacheFormat::F16 | CacheFormat::BF16 => {
+            12.0 * UNIT / (0.56 * 2.0 * 3f64.sqrt() * stored_error(format))
+        }
         _ => 0.0,
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use weir_ir::interpret::Rounding;
-use weir_ir::{DType, TensorType};
+use weir_ir::{CacheFormat, TensorType};
 use weir_tests::activations::{
     Arithmetic, BY_ROW, Bound, OWN, block, round_activations, round_by_row, same_rounding,
 };
@@ -155,7 +155,7 @@ pub fn trials() -> Vec<Trial> {
     .chain(["llama-genai-fp32", "mistral-layered-genai-fp32", "phi3-longrope-dynamo18-fp32"].map(
         |fixture| {
             let folder = root().join("tests/fixtures/onnx").join(fixture);
-            trial(format!("activations/cache/int8/{fixture}"), move || codes_stay_near(&folder))
+            trial(format!("activations/cache/codes/{fixture}"), move || codes_stay_near(&folder))
         },
     ))
     .collect()
@@ -163,22 +163,24 @@ pub fn trials() -> Vec<Trial> {
 
 /// Attention over codes is as far from float32 as derived, in the interpreter alone.
 fn codes_stay_near(folder: &Path) -> Result<()> {
-    let setup = Setup { kv_dtype: Some(weir::KvTypeOption::Int8), ..Setup::exact(320) };
-    let mut oracle = Oracle::lower(folder, &setup)?;
-    let bound = Bound::of_caches(oracle.graph())?;
-    for case in read(folder)? {
-        let ours = oracle.logits(&case.prompt, &case.forced)?;
-        let what = format!("{} {}", name(folder), case.name);
-        let found = bound.check(&what, &ours.steps, &case.steps)?;
-        let parts = found.root_mean_square / found.reference;
-        println!("{what}: root mean square {parts:.5}, bound {:.5}", bound.relative);
+    for kv_dtype in [weir::KvTypeOption::Int8, weir::KvTypeOption::Int4] {
+        let setup = Setup { kv_dtype: Some(kv_dtype), ..Setup::exact(320) };
+        let mut oracle = Oracle::lower(folder, &setup)?;
+        let bound = Bound::of_caches(oracle.graph())?;
+        for case in read(folder)? {
+            let ours = oracle.logits(&case.prompt, &case.forced)?;
+            let what = format!("{} {} {kv_dtype:?}", name(folder), case.name);
+            let found = bound.check(&what, &ours.steps, &case.steps)?;
+            let parts = found.root_mean_square / found.reference;
+            println!("{what}: root mean square {parts:.5}, bound {:.5}", bound.relative);
+        }
     }
     Ok(())
 }
 
 /// A cache that is rounded otherwise than defined, or not, is seen by the check of the definition.
 fn caches_are_seen() -> Result<()> {
-    use weir::KvTypeOption::{Bf16, F16, F32, Int8};
+    use weir::KvTypeOption::{Bf16, F16, F32, Int4, Int8};
     for fixture in ["narrow-nbits-int4", "llama-genai-bf16"] {
         let folder = root().join("tests/fixtures/onnx").join(fixture);
         let oracle = |kv_dtype| -> Result<Oracle> {
@@ -188,11 +190,11 @@ fn caches_are_seen() -> Result<()> {
         let cases = read(&folder)?;
         let ids = cases.iter().map(|case| &case.prompt).max_by_key(|ids| ids.len());
         let ids = ids.context("no prompts")?;
-        for defined in [F16, Bf16, Int8] {
+        for defined in [F16, Bf16, Int8, Int4] {
             let Some(bound) = Bound::of(oracle(Some(defined))?.graph())? else {
                 bail!("nothing is rounded");
             };
-            for kv_dtype in [F32, F16, Bf16, Int8] {
+            for kv_dtype in [F32, F16, Bf16, Int8, Int4] {
                 let (mut ours, mut wanted) = (oracle(Some(kv_dtype))?, oracle(Some(defined))?);
                 let judged = bound.same_storing(&mut ours, &mut wanted, ids);
                 println!("{fixture}: {kv_dtype:?} for {defined:?}: {judged:?}");
@@ -201,8 +203,8 @@ fn caches_are_seen() -> Result<()> {
         }
         // What is not asked for is f16.
         let caches = oracle(None)?;
-        let formats: Vec<DType> = caches.graph().caches.values().map(|k| k.dtype).collect();
-        ensure!(formats.iter().all(|dtype| *dtype == DType::F16), "{formats:?}");
+        let formats: Vec<_> = caches.graph().caches.values().map(|k| k.format).collect();
+        ensure!(formats.iter().all(|format| *format == CacheFormat::F16), "{formats:?}");
     }
     Ok(())
 }

@@ -29,10 +29,11 @@ pub fn trials() -> Vec<Trial> {
     for (name, kv_dtype) in [
         ("llama-genai-fp32", weir::KvTypeOption::F32),
         ("narrow-nbits-int4", weir::KvTypeOption::Int8),
+        ("narrow-nbits-int4", weir::KvTypeOption::Int4),
         ("gemma2-genai-fp32", weir::KvTypeOption::F32),
     ] {
         for (kv, drops) in kvs {
-            let place = format!("conversation/{name}/{kv}");
+            let place = format!("conversation/{name}/{kv_dtype:?}/{kv}");
             trials.push(trial(place, move || conversation(name, kv, kv_dtype, drops)));
         }
     }

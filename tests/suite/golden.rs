@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::Trial;
-use weir::KvTypeOption::{Bf16, F16, Int8};
+use weir::KvTypeOption::{Bf16, F16, Int4, Int8};
 use weir_tests::activations::{Arithmetic, BY_ROW, Bound, OWN, PROMPTS, same_rounding};
 use weir_tests::compare::{FLOAT, close, same_greedy};
 use weir_tests::golden::{Case, read};
@@ -124,18 +124,20 @@ fn arithmetic(folder: &Path, expected: &Arithmetic) -> Result<()> {
     let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
     println!("{fixture}: with the cache's own rounding {stored}");
     // Codes in the cache as well.
-    let coded = Setup { kv_dtype: Some(Int8), ..setup.clone() };
-    let mut binary = Binary::compile(folder, &coded)?;
-    let mut defined = Oracle::lower(folder, &coded)?.with_rounding(expected.rounding);
-    let bound = (expected.bound)(defined.graph())?.context("the cache is of codes")?;
-    let ours = binary.logits(&longest.prompt, &longest.forced)?;
-    let found = bound.check(&format!("{fixture} int8"), &ours.steps, &longest.steps)?;
-    let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
-    println!(
-        "{fixture}: with an int8 cache root mean square {:.4}, bound {:.4}; {stored}",
-        found.root_mean_square / found.reference,
-        bound.relative
-    );
+    for kv_dtype in [Int8, Int4] {
+        let coded = Setup { kv_dtype: Some(kv_dtype), ..setup.clone() };
+        let mut binary = Binary::compile(folder, &coded)?;
+        let mut defined = Oracle::lower(folder, &coded)?.with_rounding(expected.rounding);
+        let bound = (expected.bound)(defined.graph())?.context("the cache is of codes")?;
+        let ours = binary.logits(&longest.prompt, &longest.forced)?;
+        let found = bound.check(&format!("{fixture} {kv_dtype:?}"), &ours.steps, &longest.steps)?;
+        let stored = bound.same_storing(&mut binary, &mut defined, &longest.prompt)?;
+        println!(
+            "{fixture}: with a cache of {kv_dtype:?} root mean square {:.4}, bound {:.4}; {stored}",
+            found.root_mean_square / found.reference,
+            bound.relative
+        );
+    }
     // Activations alone, which more prompts round alike.
     let setup = Setup { kv_dtype: Some(weir::KvTypeOption::F32), ..setup };
     let mut jit = Jit::compile(folder, &setup)?;
@@ -145,10 +147,10 @@ fn arithmetic(folder: &Path, expected: &Arithmetic) -> Result<()> {
     Ok(())
 }
 
-/// A cache of 16 or 8 bits is all that moves products in float32 from the reference, as far as
+/// A cache of 16, 8 or 4 bits is all that moves products in float32 from the reference, as far as
 /// `docs/numerics.md` derives; rows are rounded where the interpreter rounds them.
 fn short_cache(folder: &Path) -> Result<()> {
-    for kv_dtype in [F16, Bf16, Int8] {
+    for kv_dtype in [F16, Bf16, Int8, Int4] {
         let setup = Setup { kv_dtype: Some(kv_dtype), ..Setup::exact(CONTEXT) };
         let mut binary = Binary::compile(folder, &setup)?;
         let mut jit = Jit::compile(folder, &setup)?;
@@ -168,7 +170,7 @@ fn short_cache(folder: &Path) -> Result<()> {
                 if binary.logits(&case.prompt, &case.forced)? != ours {
                     bail!("{what}: JIT and binary differ");
                 }
-                if kv_dtype == Int8 {
+                if matches!(kv_dtype, Int8 | Int4) {
                     continue;
                 }
                 let defined = oracle.logits(&case.prompt, &case.forced)?;
@@ -179,7 +181,7 @@ fn short_cache(folder: &Path) -> Result<()> {
                 rounded_apart.check(&what, &ours.steps, &defined.steps)?;
             }
         }
-        if kv_dtype == Int8 {
+        if matches!(kv_dtype, Int8 | Int4) {
             let longest = cases.iter().max_by_key(|case| case.prompt.len());
             let ids = &longest.context("no prompts")?.prompt;
             let stored = bound.same_storing(&mut binary, &mut oracle, ids)?;

@@ -33,9 +33,10 @@ pub fn trials() -> Vec<Trial> {
     for (name, kv_dtype) in [
         ("llama-genai-fp32", weir::KvTypeOption::F32),
         ("narrow-nbits-int4", weir::KvTypeOption::Int8),
+        ("narrow-nbits-int4", weir::KvTypeOption::Int4),
     ] {
         for kv in kvs {
-            let place = format!("invariance/{name}/{kv}");
+            let place = format!("invariance/{name}/{kv_dtype:?}/{kv}");
             trials.push(trial(place, move || invariant(name, kv, kv_dtype)));
         }
     }

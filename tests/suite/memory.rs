@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use weir_frontend::synthetic::Shape;
+use weir_runtime::RuntimeOptions;
 use weir_tests::places::root;
 use weir_tests::systems::{Binary, Setup, start};
 
@@ -37,6 +38,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("memory/steady".to_owned(), || {
         steady(Course { context: 4096, rows: 96, prompt: 2000, answer: 960 })
     }));
+    trials.push(trial("memory/int4".to_owned(), int4_is_counted));
     // Minutes: the attention of the prompt alone takes 25 tera-operations.
     let longest = Course { context: 131_072, rows: 2048, prompt: 110_000, answer: 20_480 };
     let long = trial("memory/steady-131072".to_owned(), move || steady(longest));
@@ -132,6 +134,45 @@ fn shape() -> Shape {
         rope_base: 10_000.0,
         rope_factor: None,
     }
+}
+
+/// A slot is as large as its rows, scales and positions; in int4 with a quarter of the rows it is a
+/// fourteenth of dense rows in f16.
+fn int4_is_counted() -> Result<()> {
+    const LAYERS: u64 = 2;
+    const KV_HEADS: u64 = 2;
+    const SINKS: u64 = 4;
+    const RECENT: u64 = 60;
+    let rows = u64::from(CONTEXT) / 4;
+    let folder = tempfile::tempdir()?;
+    for head_width in [64, 128] {
+        let model = folder.path().join(head_width.to_string());
+        let shape = Shape {
+            layers: LAYERS as usize,
+            heads: 4,
+            kv_heads: KV_HEADS as usize,
+            head_width,
+            vocabulary: 512,
+            ..shape()
+        };
+        weir::write_model(&shape, 1, &model, &weir::Progress::new(true))?;
+        let bytes = |kv: String, format: weir::KvTypeOption| -> Result<u64> {
+            let setup = Setup { kv, kv_dtype: Some(format), slots: 1, ..Setup::exact(CONTEXT) };
+            let options = RuntimeOptions { slots: Some(1), threads: Some(1), isa: None };
+            Ok(setup.load(&model)?.forward(&options)?.cache_bytes())
+        };
+        let width = head_width as u64;
+        let dense = bytes("full".to_owned(), weir::KvTypeOption::F16)?;
+        ensure!(dense == LAYERS * KV_HEADS * u64::from(CONTEXT) * 2 * width * 2, "{dense} bytes");
+        let kv = format!("snapstream,rows={rows},sinks={SINKS},recent={RECENT}");
+        let found = bytes(kv, weir::KvTypeOption::Int4)?;
+        let row = 2 * (width / 2 + 2);
+        let positions = (rows - SINKS - RECENT) * 4;
+        ensure!(found == LAYERS * KV_HEADS * (rows * row + positions), "{found} bytes");
+        println!("heads of {width}: {dense} / {found} = {:.2}", dense as f64 / found as f64);
+        ensure!(dense >= 14 * found, "{dense} bytes in f16, {found} in int4");
+    }
+    Ok(())
 }
 
 fn ceiling_is_kept(kv: &str) -> Result<()> {

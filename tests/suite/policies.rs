@@ -78,12 +78,19 @@ pub fn trials() -> Vec<Trial> {
         "stream,rows=80,sinks=4,reservoir=7",
         "snapstream,rows=81,sinks=3,recent=30,window=8,reservoir=7",
     ] {
-        trials.push(trial(format!("policies/codes/{kv}"), move || codes(kv)));
+        for format in [weir::KvTypeOption::Int8, weir::KvTypeOption::Int4] {
+            let place = format!("policies/codes/{format:?}/{kv}");
+            trials.push(trial(place, move || codes(kv, format)));
+        }
     }
     const FLOATS: &[weir::KvTypeOption] = &[weir::KvTypeOption::F32];
     // Rows of the second and the third have as many bytes and mean other numbers.
-    const ALL: &[weir::KvTypeOption] =
-        &[weir::KvTypeOption::Int8, weir::KvTypeOption::F16, weir::KvTypeOption::Bf16];
+    const ALL: &[weir::KvTypeOption] = &[
+        weir::KvTypeOption::Int8,
+        weir::KvTypeOption::F16,
+        weir::KvTypeOption::Bf16,
+        weir::KvTypeOption::Int4,
+    ];
     for (name, formats) in [
         ("llama-genai-fp32", FLOATS),
         ("mistral-layered-genai-fp32", FLOATS),
@@ -197,17 +204,16 @@ fn bounded(name: &str, kv: &str) -> Result<()> {
     Ok(())
 }
 
-/// Tiles of an int8 cache are those of the definition, wherever a policy puts rows.
-fn codes(kv: &str) -> Result<()> {
+/// Tiles of a cache of codes are those of the definition, wherever a policy puts rows.
+fn codes(kv: &str, format: weir::KvTypeOption) -> Result<()> {
     let folder = fixture("narrow-nbits-int4");
-    let setup =
-        Setup { kv: kv.to_owned(), kv_dtype: Some(weir::KvTypeOption::Int8), ..Setup::exact(320) };
+    let setup = Setup { kv: kv.to_owned(), kv_dtype: Some(format), ..Setup::exact(320) };
     let cases = read(&folder)?;
     let longest = cases.iter().max_by_key(|case| case.prompt.len()).context("no prompts")?;
     let mut binary = Binary::compile(&folder, &setup)?;
     let mut oracle = Oracle::lower(&folder, &setup)?;
     let bound = Bound::of_caches(oracle.graph())?;
     let agree = bound.same_attending(&mut binary, &mut oracle, &longest.prompt, CODED_TOKENS)?;
-    println!("{kv}: {agree}");
+    println!("{kv} {format:?}: {agree}");
     Ok(())
 }

@@ -167,6 +167,12 @@ impl<'a> Body<'a> {
         if ty == INT { scalar } else { self.ins().splat(ty, scalar) }
     }
 
+    /// Sixteen bytes.
+    pub fn constant_bytes(&mut self, bytes: [u8; 16]) -> Value {
+        let constant = self.builder.func.dfg.constants.insert(bytes.to_vec().into());
+        self.ins().vconst(BYTES, constant)
+    }
+
     /// A scalar in all four lanes.
     pub fn splat(&mut self, scalar: Value) -> Value {
         let ty = self.type_of(scalar).by(4).expect("a scalar of 32 bits");

@@ -15,8 +15,8 @@ use weir_ir::graph::{BodyResult, CacheRows, InputRole};
 use weir_ir::interpret::Session;
 use weir_ir::ops;
 use weir_ir::{
-    Body, CacheId, ConstData, Constant, DType, Dim, Element, LayerKind, QuantData, QuantFormat,
-    Symbol, TensorType, ZeroPoints,
+    Body, CacheFormat, CacheId, ConstData, Constant, DType, Dim, Element, LayerKind, QuantData,
+    QuantFormat, Symbol, TensorType, ZeroPoints,
 };
 
 use super::*;
@@ -155,7 +155,7 @@ fn model_with(softcap: f32, layout: &CacheRows, tail: Tail) -> Graph {
             kv_heads: KV as u32,
             key_width: HEAD_WIDTH as u32,
             value_width: HEAD_WIDTH as u32,
-            dtype: DType::F32,
+            format: CacheFormat::F32,
             window: 0,
             layout: Some(layout.clone()),
         });

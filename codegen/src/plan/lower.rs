@@ -439,13 +439,11 @@ impl Lowering<'_> {
     /// The layer's cache as kernels see it.
     fn cache_shape(&self) -> Result<CacheShape, CodegenError> {
         let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
-        let number = CacheType::of(cache.dtype)
-            .ok_or_else(|| self.unsupported(format!("a cache of {}", cache.dtype)))?;
         Ok(CacheShape {
             kv_heads: cache.kv_heads as usize,
             key_width: cache.key_width as usize,
             value_width: cache.value_width as usize,
-            number,
+            number: CacheType::of(cache.format),
         })
     }
 

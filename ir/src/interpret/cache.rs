@@ -10,7 +10,6 @@ use super::plane::Plane;
 use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
 use super::{EvalFault, Tensor, checked_count};
 use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling};
-use crate::types::DType;
 
 /// Attention state of one layer and one sequence.
 #[derive(Clone, Debug)]
@@ -101,7 +100,7 @@ impl CacheState {
         if let Some(layout) = &decl.layout {
             layout.check().map_err(EvalFault::Operand)?;
         }
-        let plane = |width: u32| Plane::new(decl.dtype, decl.kv_heads as usize, width as usize);
+        let plane = |width: u32| Plane::new(decl.format, decl.kv_heads as usize, width as usize);
         Ok(CacheState {
             decl: decl.clone(),
             keys: plane(decl.key_width),
@@ -231,9 +230,9 @@ impl CacheState {
                 let seen = self.seen(position, kv);
                 let sink = sinks.as_ref().map(|sinks| sinks[head]);
                 let out = &mut result[place * value_width..][..value_width];
-                sums[place] = match self.decl.dtype {
-                    DType::I8 => self.attend_codes(q, kv, &seen, sink, out),
-                    _ => self.attend_numbers(q, kv, &seen, sink, out),
+                sums[place] = match self.decl.format.is_coded() {
+                    true => self.attend_codes(q, kv, &seen, sink, out),
+                    false => self.attend_numbers(q, kv, &seen, sink, out),
                 };
             }
         }

@@ -2,14 +2,15 @@
 
 use half::{bf16, f16};
 
-use super::codes::encode;
+use super::codes::{encode, encode_levels};
 use super::{EvalFault, Tensor, checked_count};
+use crate::graph::CacheFormat;
 use crate::types::DType;
 
 /// Numbers `[row][kv head][width]`, all in f32; of a format with codes the codes.
 #[derive(Clone, Debug)]
 pub(super) struct Plane {
-    dtype: DType,
+    format: CacheFormat,
     heads: usize,
     width: usize,
     numbers: Vec<f32>,
@@ -19,13 +20,13 @@ pub(super) struct Plane {
 
 impl Plane {
     /// No rows.
-    pub fn new(dtype: DType, heads: usize, width: usize) -> Plane {
-        Plane { dtype, heads, width, numbers: Vec::new(), scales: Vec::new() }
+    pub fn new(format: CacheFormat, heads: usize, width: usize) -> Plane {
+        Plane { format, heads, width, numbers: Vec::new(), scales: Vec::new() }
     }
 
     /// No rows of the same form.
     pub fn emptied(&self) -> Plane {
-        Plane::new(self.dtype, self.heads, self.width)
+        Plane::new(self.format, self.heads, self.width)
     }
 
     /// Numbers of a row.
@@ -40,11 +41,13 @@ impl Plane {
             let values = &values[head * self.width..][..self.width];
             let index = row * self.heads + head;
             let place = &mut self.numbers[index * self.width..][..self.width];
-            self.scales[index] = if self.dtype == DType::I8 {
-                encode(values, place)
-            } else {
-                place.iter_mut().zip(values).for_each(|(to, from)| *to = stored(*from, self.dtype));
-                1.0
+            self.scales[index] = match self.format {
+                CacheFormat::I8 => encode(values, place),
+                CacheFormat::I4 => encode_levels(values, place),
+                format => {
+                    place.iter_mut().zip(values).for_each(|(to, from)| *to = stored(*from, format));
+                    1.0
+                }
             };
         }
         Ok(())
@@ -112,13 +115,13 @@ impl Plane {
 
 /// What a cache of a format without codes keeps of a value: the nearest number, halves to even; of a
 /// finite value beyond the format's range the largest number. What is infinite or no number stays so.
-pub fn stored(value: f32, dtype: DType) -> f32 {
+pub fn stored(value: f32, format: CacheFormat) -> f32 {
     let held = |value: f32, largest: f32| {
         if value.is_finite() { value.clamp(-largest, largest) } else { value }
     };
-    match dtype {
-        DType::F16 => f16::from_f32(held(value, f16::MAX.to_f32())).to_f32(),
-        DType::BF16 => bf16::from_f32(held(value, bf16::MAX.to_f32())).to_f32(),
+    match format {
+        CacheFormat::F16 => f16::from_f32(held(value, f16::MAX.to_f32())).to_f32(),
+        CacheFormat::BF16 => bf16::from_f32(held(value, bf16::MAX.to_f32())).to_f32(),
         _ => value,
     }
 }

@@ -3,13 +3,14 @@
 
 use super::attend::Score;
 use super::cache::{CacheState, Kept};
-use super::codes::{TILE, encode};
+use super::codes::{LEVELS, TILE, encode, encode_levels};
 use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
 use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
 use crate::constant::{ConstData, Constant, QuantData, QuantRow};
 use crate::dim::{Dim, Symbol};
 use crate::graph::{
-    Aggregate, CacheDecl, CacheRows, Graph, InputRole, KvPolicy, Normalise, Pooling, Scoring,
+    Aggregate, CacheDecl, CacheFormat, CacheRows, Graph, InputRole, KvPolicy, Normalise, Pooling,
+    Scoring,
 };
 use crate::ops::binary::{Binary, BinaryOp};
 use crate::ops::{Linear, Op, Range, Reshape};
@@ -102,6 +103,8 @@ fn room_beside_the_prompt_is_filled_before_the_ring_turns() {
     assert_eq!(held_sorted(10), [5, 6, 7, 8, 9]);
 }
 
+const FORMATS: [CacheFormat; 3] = [CacheFormat::F32, CacheFormat::I8, CacheFormat::I4];
+
 /// Every row that has left is in the reservoir with the same chance, and heads keep different rows.
 #[test]
 fn a_reservoir_is_a_uniform_sample() {
@@ -182,17 +185,17 @@ fn layout(policy: KvPolicy, sinks: u32, selected: u32, recent: u32) -> CacheRows
 }
 
 fn cache(layout: CacheRows) -> CacheState {
-    cache_of(DType::F32, 1, layout)
+    cache_of(CacheFormat::F32, 1, layout)
 }
 
-fn cache_of(dtype: DType, value_width: u32, layout: CacheRows) -> CacheState {
+fn cache_of(format: CacheFormat, value_width: u32, layout: CacheRows) -> CacheState {
     let window = if layout.policy == KvPolicy::Window { layout.recent } else { 0 };
     CacheState::new(&CacheDecl {
         layer: 0,
         kv_heads: 1,
         key_width: 1,
         value_width,
-        dtype,
+        format,
         window,
         layout: Some(layout),
     })
@@ -297,11 +300,12 @@ fn check_ring(layout: CacheRows) {
 fn bounded_attention_equals_dense_while_rows_fit() {
     let keys = [0.3f32, -1.0, 0.7, 2.0, -0.2];
     let policies = [(KvPolicy::Full, 0, 0), (KvPolicy::Stream, 2, 0), (KvPolicy::Snapstream, 1, 3)];
-    for (dtype, (policy, sinks, selected)) in
-        [DType::F32, DType::I8].into_iter().flat_map(|dtype| policies.map(|rows| (dtype, rows)))
+    for (format, (policy, sinks, selected)) in
+        FORMATS.into_iter().flat_map(|format| policies.map(|rows| (format, rows)))
     {
-        let mut bounded = cache_of(dtype, 1, layout(policy, sinks, selected, 8 - sinks - selected));
-        let mut dense = cache_of(dtype, 1, layout(KvPolicy::Full, 0, 0, 8));
+        let mut bounded =
+            cache_of(format, 1, layout(policy, sinks, selected, 8 - sinks - selected));
+        let mut dense = cache_of(format, 1, layout(KvPolicy::Full, 0, 0, 8));
         prompt(&mut bounded, &keys, 0.5);
         prompt(&mut dense, &keys, 0.5);
         for step in 0..3 {
@@ -311,7 +315,7 @@ fn bounded_attention_equals_dense_while_rows_fit() {
                 state.append(&row, &row).unwrap();
                 state.attend(&row, None, score).unwrap()
             });
-            assert_eq!(outputs[0], outputs[1], "{dtype:?} {policy:?} step {step}");
+            assert_eq!(outputs[0], outputs[1], "{format:?} {policy:?} step {step}");
         }
     }
 }
@@ -327,6 +331,35 @@ fn codes_are_parts_of_the_largest_value() {
     let (codes, scale) = encoded(&[-254.0, 1.0, 3.0, 5.0, 100.0, -0.9]);
     assert_eq!((codes, scale), (vec![-127.0, 0.0, 2.0, 2.0, 50.0, 0.0], 2.0));
     assert_eq!(encoded(&[0.0, -1e-31]).0, [0.0, 0.0]);
+    assert_eq!(encoded(&[]).1, 0.0);
+    for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        assert!(encoded(&[1.0, wrong, 2.0]).1.is_nan());
+    }
+}
+
+#[test]
+fn codes_of_four_bits_are_the_nearest_levels() {
+    let encoded = |values: &[f32]| {
+        let mut codes = vec![0.0; values.len()];
+        let scale = encode_levels(values, &mut codes);
+        (codes, scale)
+    };
+    let levels: Vec<f32> = LEVELS.iter().rev().map(|level| -f32::from(*level)).collect();
+    let levels = [levels, LEVELS.map(f32::from).to_vec()].concat();
+    // Every code of 8 bits; the largest is there, so that they are codes already.
+    for code in -127..=127i8 {
+        let nearest = |level: &f32| (level - f32::from(code)).abs();
+        let least = levels.iter().map(nearest).fold(f32::INFINITY, f32::min);
+        let (codes, scale) = encoded(&[f32::from(code), 127.0]);
+        assert_eq!(nearest(&codes[0]), least, "{code}");
+        assert!(codes[0].signum() == f32::from(code).signum() || code == 0);
+        // The one further from zero of two.
+        assert!(levels.iter().all(|level| nearest(level) > least || level.abs() <= codes[0].abs()));
+        assert_eq!((codes[1], scale), (122.0, 127.0 * (1.0 / 127.0)));
+    }
+    // The scale is a half; beyond the range of halves the row shrinks.
+    assert_eq!(encoded(&[1.0 + 1.0 / 4096.0]).1, 1.0 / 127.0);
+    assert_eq!(encoded(&[-1e6, 5e5]), (vec![-122.0, 68.0], 65504.0 / 127.0));
     assert_eq!(encoded(&[]).1, 0.0);
     for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         assert!(encoded(&[1.0, wrong, 2.0]).1.is_nan());
@@ -358,7 +391,7 @@ fn weights_are_rounded_by_tiles() {
         0..TILE => [0.0, 1.0, 0.0],
         _ => [0.0, 0.0, 1.0],
     });
-    let mut state = cache_of(DType::I8, 3, layout(KvPolicy::Full, 0, 0, 128));
+    let mut state = cache_of(CacheFormat::I8, 3, layout(KvPolicy::Full, 0, 0, 128));
     append(&mut state, &keys, &values.collect::<Vec<_>>());
     // Beside row 3 its tile's other weights are less than half a code; those of the next tile, which
     // begins at row 64, are the greatest of theirs. The sum has all of them.
@@ -374,17 +407,23 @@ fn attention_over_codes_is_near_that_over_numbers() {
     let wave = |row: usize, of: usize| ((row * of) as f32 * 0.37).sin();
     let keys: Vec<f32> = (0..150).map(|row| wave(row, 3)).collect();
     let values: Vec<f32> = (0..300).map(|index| wave(index, 7)).collect();
-    let found = [DType::F32, DType::I8].map(|dtype| {
-        let mut state = cache_of(dtype, 2, layout(KvPolicy::Full, 0, 0, 256));
+    let found = FORMATS.map(|format| {
+        let mut state = cache_of(format, 2, layout(KvPolicy::Full, 0, 0, 256));
         append(&mut state, &keys, &values);
         ask(&mut state, 1.7)
     });
-    // One value is a key's largest, so keys and query are exact. A value is off by 1/254 of its row's
-    // largest, a weight by 1/510 of its tile's greatest, which is e^3.4 of the least at most.
-    let bound = 1.0 / 254.0 + 3.4f32.exp() / 510.0;
-    assert_ne!(found[0], found[1]);
-    for (exact, found) in found[0].iter().zip(&found[1]) {
-        assert!((exact - found).abs() <= bound, "{exact} {found}");
+    // One value is a key's largest, so keys and query are exact in 8 bits. A value is off by 1/254 of
+    // its row's largest, a weight by 1/510 of its tile's greatest, which is e^3.4 of the least at most.
+    let weights = 3.4f32.exp() / 510.0;
+    // In 4 bits a value is off by 16 / 127 of that, half of the widest gap between levels, and by what
+    // half a code and a half's scale add; keys, all with the largest level, are 5 / 127 too small,
+    // which moves scores of up to 1.7 by so much, and weights by twice that.
+    let of_levels = 16.5 / 127.0 + 1.0 / 2048.0 + 2.0 * (1.7 * (5.0 / 127.0 + 1.0 / 2048.0));
+    for (found_in_codes, bound) in found[1..].iter().zip([1.0 / 254.0, of_levels]) {
+        assert_ne!(&found[0], found_in_codes);
+        for (exact, found) in found[0].iter().zip(found_in_codes) {
+            assert!((exact - found).abs() <= bound + weights, "{exact} {found}");
+        }
     }
 }
 
@@ -401,7 +440,7 @@ fn the_end_of_a_prompt_that_fits_changes_no_tile() {
         (KvPolicy::Window, true, 0, 0, 75, 200),
     ] {
         let rows = CacheRows { elastic, ..layout(policy, sinks, selected, recent) };
-        let mut state = cache_of(DType::I8, 2, rows);
+        let mut state = cache_of(CacheFormat::I8, 2, rows);
         let keys: Vec<f32> = (0..length).map(|row| (row as f32 * 2.1).sin()).collect();
         let values: Vec<f32> = (0..2 * length).map(|index| (index as f32 * 1.3).cos()).collect();
         append(&mut state, &keys, &values);

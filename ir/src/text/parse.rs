@@ -10,8 +10,8 @@ use crate::constant::{ConstData, Constant};
 use crate::dim::Dim;
 use crate::entity::Value;
 use crate::graph::{
-    Aggregate, Body, BodyResult, CacheDecl, CacheRows, Graph, InputRole, KvPolicy, LayerKind,
-    Normalise, OutputRole, Pooling, RotarySets, Scoring,
+    Aggregate, Body, BodyResult, CacheDecl, CacheFormat, CacheRows, Graph, InputRole, KvPolicy,
+    LayerKind, Normalise, OutputRole, Pooling, RotarySets, Scoring,
 };
 use crate::ops::{Known, Op};
 use crate::stage::Stage;
@@ -433,7 +433,7 @@ impl<'t> Line<'t> {
             kv_heads: self.field("kv_heads")?,
             key_width: self.field("key_width")?,
             value_width: self.field("value_width")?,
-            dtype: self.number_format()?,
+            format: self.number_format()?,
             window: self.field("window")?,
             layout: None,
         };
@@ -478,9 +478,9 @@ impl<'t> Line<'t> {
     }
 
     /// `type=f16`
-    fn number_format(&mut self) -> Result<DType, ParseError> {
+    fn number_format(&mut self) -> Result<CacheFormat, ParseError> {
         let name: String = self.field("type")?;
-        DType::parse(&name).ok_or_else(|| self.error(format!("no type is called {name:?}")))
+        CacheFormat::parse(&name).ok_or_else(|| self.error(format!("no type is called {name:?}")))
     }
 }
 

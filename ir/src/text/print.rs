@@ -71,7 +71,12 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
     write!(
         text,
         "cache {id} layer={} kv_heads={} key_width={} value_width={} type={} window={}",
-        cache.layer, cache.kv_heads, cache.key_width, cache.value_width, cache.dtype, cache.window
+        cache.layer,
+        cache.kv_heads,
+        cache.key_width,
+        cache.value_width,
+        cache.format.name(),
+        cache.window
     )?;
     if let Some(rows) = &cache.layout {
         write!(

@@ -27,7 +27,6 @@ fn broken_promises_are_named() {
         "k0: has no layout",
     );
     check("layer=0 kv", "layer=1 kv", "k0 is of layer 1, not 0");
-    check("type=f32", "type=i16", "k0: is of i16");
     check("  cache_append(v6, v6) {cache=k0}\n", "", "does not append to k0");
     check("weights=[c1, c2]", "weights=[c2, c1]", "weight c2 is f32[2, 2], not f32[2]");
     check("weights=[c1, c2]", "weights=[c1, c7]", "c7 does not exist");
@@ -44,8 +43,8 @@ fn broken_promises_are_named() {
 }
 
 #[test]
-fn caches_have_four_number_formats() {
-    for name in ["f32", "f16", "bf16", "i8"] {
+fn caches_have_five_number_formats() {
+    for name in ["f32", "f16", "bf16", "i8", "i4"] {
         let text = EXAMPLE.replace("type=f32", &format!("type={name}"));
         let graph = parse(&text).unwrap();
         assert!(verify(&graph, graph.stage).is_ok(), "{name}");

@@ -21,8 +21,8 @@ use weir_ir::infer::Tables;
 use weir_ir::ops::{CacheAppend, CacheAttend, CausalAttention, Layer, TypeError};
 use weir_ir::patch::Rebuild;
 use weir_ir::{
-    Body, CacheDecl, CacheId, DType, Graph, InputRole, NodeData, Op, OutputRole, Stage, Table,
-    Value, entity::Entity,
+    Body, CacheDecl, CacheFormat, CacheId, Graph, InputRole, NodeData, Op, OutputRole, Stage,
+    Table, Value, entity::Entity,
 };
 
 /// What the attention of a kind says about its cache, and which parameters and results go.
@@ -80,9 +80,9 @@ fn state(body: &Body) -> Result<State, TypeError> {
     };
     let window = attention.window;
     // Policy, rows and number format are chosen later.
-    let dtype = DType::F32;
+    let format = CacheFormat::F32;
     let decl =
-        CacheDecl { layer: 0, kv_heads, key_width, value_width, dtype, window, layout: None };
+        CacheDecl { layer: 0, kv_heads, key_width, value_width, format, window, layout: None };
     Ok(State { decl, past, present })
 }
 

@@ -19,7 +19,7 @@
 mod tests;
 
 use weir_ir::graph::CacheDecl;
-use weir_ir::{Body, DType, Element, Graph, Op, Stage, TensorType, Value};
+use weir_ir::{Body, CacheFormat, DType, Element, Graph, Op, Stage, TensorType, Value};
 
 use super::policy::{KvError, KvOptions, window_rows};
 use crate::driver::Options;
@@ -29,7 +29,7 @@ const LEAST_WIDTH: u32 = 32;
 
 /// Rewrites the graph; returns how many caches have a ring for their window.
 pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
-    let keep = Keep { kv: &options.kv, dtype: options.kv_dtype, context: options.context };
+    let keep = Keep { kv: &options.kv, format: options.kv_dtype, context: options.context };
     let rings = keep.rows(graph, options.max_rows)?;
     graph.stage = Stage::Sparse;
     Ok(rings)
@@ -41,7 +41,7 @@ pub struct Keep<'a> {
     /// Policy with its options.
     pub kv: &'a KvOptions,
     /// The number format, unless it follows the products.
-    pub dtype: Option<DType>,
+    pub format: Option<CacheFormat>,
     /// Positions of a sequence.
     pub context: u32,
 }
@@ -53,12 +53,12 @@ impl Keep<'_> {
         let windowed = |cache: &CacheDecl| cache.window > 0 && cache.window < self.context;
         let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
         let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
-        let dtype = self.dtype.unwrap_or_else(|| suits_products(graph));
+        let format = self.format.unwrap_or_else(|| suits_products(graph));
         let anew = rows.as_slice().iter().filter(|rows| rows.reselect);
         let observed = anew.map(|rows| rows.observed).max().unwrap_or(0);
         let mut rings = 0;
         for (_, cache) in graph.caches.iter_mut() {
-            cache.dtype = dtype;
+            cache.format = format;
             if windowed(cache) {
                 if observed > max_rows {
                     // What is computed again looks as far back as it did.
@@ -80,19 +80,19 @@ impl Keep<'_> {
 }
 
 /// The number format that loses no more than the products do.
-fn suits_products(graph: &Graph) -> DType {
+fn suits_products(graph: &Graph) -> CacheFormat {
     let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
     let mut layers = bodies().filter(|body| keys(body).next().is_some());
     let mut caches = graph.caches.values();
     if caches.all(|cache| cache.key_width.min(cache.value_width) >= LEAST_WIDTH)
         && layers.all(|body| rounds_to(body, DType::I8) && !has_biased_keys(body))
     {
-        return DType::I8;
+        return CacheFormat::I8;
     }
     let mut formats = [DType::I8, DType::BF16].into_iter();
     match formats.any(|dtype| bodies().any(|body| rounds_to(body, dtype))) {
-        true => DType::F16,
-        false => DType::F32,
+        true => CacheFormat::F16,
+        false => CacheFormat::F32,
     }
 }
 

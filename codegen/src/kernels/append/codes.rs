@@ -1,5 +1,5 @@
-//! Rounding a head's row to codes of int8 in 256-bit vectors, and writing them where they belong:
-//! the bits of `attention`'s `codes`, at the places that its `cache` names.
+//! Rounding a head's row to codes in 256-bit vectors, and writing them where they belong: the bits of
+//! `attention`'s `codes`, at the places that its `cache` names.
 //!
 //! A row is taken in two passes: its numbers, kept on the stack if they were computed on their way,
 //! with the largest magnitude; then scale and codes. Magnitudes are compared as integers, which is
@@ -10,9 +10,10 @@
 
 use iced_x86::code_asm::*;
 use weir_abi::KEY_BLOCK;
+use weir_ir::interpret::codes::BOUNDS;
 
 use super::wide::{Emitted, LANES, LINE, floats};
-use crate::kernels::attention::{KEY_OFFSET, QUAD, TOP_CODE};
+use crate::kernels::attention::{CacheType, KEY_OFFSET, QUAD, TOP_CODE};
 use crate::kernels::matmul::NEGLIGIBLE;
 
 /// Constants in every lane of their registers.
@@ -40,6 +41,26 @@ pub(super) fn constants() -> Vec<(AsmRegisterYmm, u32)> {
     ]
 }
 
+/// Constants of int4, each in all words of a vector on the stack: what codes of the second level and of
+/// those behind it are greater than, the number of the first level, the lower half of a byte, and the
+/// largest half.
+const FIRST_LEVEL: usize = BOUNDS.len();
+const LOWER: usize = FIRST_LEVEL + 1;
+const MOST: usize = LOWER + 1;
+
+/// Bytes of a vector of them.
+pub(super) const VECTOR: usize = LANES * 4;
+
+/// Words of these constants.
+pub(super) fn stacked_constants(number: CacheType) -> Vec<u32> {
+    if number != CacheType::Int4 {
+        return Vec::new();
+    }
+    let of_bytes = |byte: i8| u32::from_ne_bytes([byte as u8; 4]);
+    let bounds = BOUNDS.iter().map(|bound| of_bytes(bound - 1));
+    bounds.chain([of_bytes(8), of_bytes(0xf), CacheType::F16.largest().to_bits()]).collect()
+}
+
 /// Begins a row: no number has been seen.
 pub(super) fn begin(code: &mut CodeAssembler) -> Emitted {
     code.vpxor(LARGEST, LARGEST, LARGEST)
@@ -59,12 +80,15 @@ pub(super) struct CodePlace {
     pub(super) first: AsmRegister64,
     /// Bytes from there to the scale.
     pub(super) to_scale: AsmRegister64,
+    pub(super) number: CacheType,
+    /// Where [`stacked_constants`] lie, in bytes from the stack pointer.
+    pub(super) constants: usize,
 }
 
 impl CodePlace {
-    /// Asks for the lines of a row of `width` numbers.
-    pub(super) fn prefetch(self, code: &mut CodeAssembler, width: usize) -> Emitted {
-        let lines = if self.is_key { width / QUAD } else { (width * QUAD).div_ceil(LINE) };
+    /// Asks for the lines of a row of so many bytes.
+    pub(super) fn prefetch(self, code: &mut CodeAssembler, bytes: usize) -> Emitted {
+        let lines = if self.is_key { bytes / QUAD } else { (bytes * QUAD).div_ceil(LINE) };
         for line in 0..lines {
             code.prefetchw(byte_ptr(self.first + line * LINE))?;
         }
@@ -96,6 +120,17 @@ impl CodePlace {
             } else {
                 code.vpacksswb(ymm0, ymm0, ymm0)?;
             }
+            if self.number == CacheType::Int4 {
+                self.levels(code)?;
+                code.vextracti128(xmm1, ymm0, 1)?;
+                // Four numbers in lower halves of bytes, the next four in the upper ones.
+                code.vpsllw(xmm1, xmm1, 4)?;
+                code.vpor(xmm0, xmm0, xmm1)?;
+                for index in 0..count {
+                    self.store(code, xmm0, index, first + index)?;
+                }
+                continue;
+            }
             if self.is_key {
                 code.vpxor(ymm0, ymm0, OFFSETS)?;
             }
@@ -117,18 +152,49 @@ impl CodePlace {
             code.vpshufd(xmm1, xmm0, half)?;
             code.vpmaxud(xmm0, xmm0, xmm1)?;
         }
-        code.vdivss(ROW_LARGEST, xmm0, TOP)?;
         // Zero, or no number if the largest is infinite.
         code.vsubss(xmm1, xmm0, xmm0)?;
-        code.vaddss(xmm1, xmm1, ROW_LARGEST)?;
-        code.vmovss(dword_ptr(self.first + self.to_scale), xmm1)?;
+        if self.number == CacheType::Int4 {
+            code.vaddss(xmm1, xmm1, xmm0)?;
+            // Where one is no number, the second.
+            code.vmovss(xmm2, dword_ptr(self.constant(MOST)))?;
+            code.vminss(xmm1, xmm2, xmm1)?;
+            code.vcvtps2ph(xmm1, xmm1, 0)?;
+            code.vpextrw(word_ptr(self.first + self.to_scale), xmm1, 0)?;
+        } else {
+            code.vdivss(ROW_LARGEST, xmm0, TOP)?;
+            code.vaddss(xmm1, xmm1, ROW_LARGEST)?;
+            code.vmovss(dword_ptr(self.first + self.to_scale), xmm1)?;
+        }
         code.vdivss(xmm1, TOP, xmm0)?;
         code.vcmpltss(xmm0, LEAST, xmm0)?;
         code.vandps(xmm0, xmm0, xmm1)?;
         code.vbroadcastss(INVERSE, xmm0)
     }
 
-    /// Stores the four codes of a word of a register as the row's `quad`.
+    /// The place of a constant on the stack.
+    fn constant(self, index: usize) -> AsmMemoryOperand {
+        rsp + (self.constants + index * VECTOR)
+    }
+
+    /// Codes of 8 bits in the first register become the numbers of their nearest levels.
+    fn levels(self, code: &mut CodeAssembler) -> Emitted {
+        let [codes, magnitudes, levels, reaches] = [ymm0, ymm4, ymm5, ymm6];
+        code.vpabsb(magnitudes, codes)?;
+        code.vmovdqa(levels, ymmword_ptr(self.constant(FIRST_LEVEL)))?;
+        for bound in 0..BOUNDS.len() {
+            // All bits where it is greater: -1.
+            code.vpcmpgtb(reaches, magnitudes, ymmword_ptr(self.constant(bound)))?;
+            code.vpsubb(levels, levels, reaches)?;
+        }
+        // Negative ones mirror the others.
+        code.vpxor(reaches, reaches, reaches)?;
+        code.vpcmpgtb(reaches, reaches, codes)?;
+        code.vpand(reaches, reaches, ymmword_ptr(self.constant(LOWER)))?;
+        code.vpxor(codes, levels, reaches)
+    }
+
+    /// Stores the four bytes of a word of a register as the row's `quad`.
     fn store(
         self,
         code: &mut CodeAssembler,

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `portable` | 128-bit vectors by Cranelift; any width |
 //! | `wide` | 256-bit vectors, assembled, for all other levels |
-//! | `codes` | rounding rows to int8 in them |
+//! | `codes` | rounding rows to codes in them |
 //! | `sample` | what is overwritten is copied to the reservoir first, where a layer has one |
 
 mod codes;

@@ -1,5 +1,5 @@
 //! The portable version: each head's key is rotated and rounded aside, then spread over its block;
-//! each head's value is rounded into its place. int8 rows are rounded when they are spread.
+//! each head's value is rounded into its place. Rows of codes are rounded when they are spread.
 
 use std::mem::offset_of;
 

@@ -3,7 +3,7 @@
 //! The places of a row's heads lie far from each other and seldom in a cache, so all of them are
 //! asked for before the first is written: a step of 16 sequences waits for its writes otherwise. A
 //! key's numbers go one by one to their places in its block, sixteen numbers from each other; `codes`
-//! has those of int8.
+//! has those that are rounded to codes.
 
 use std::mem::offset_of;
 
@@ -46,7 +46,7 @@ const HEAD_STRIDE: AsmRegister64 = r15;
 const HEADS: AsmRegister32 = ebp;
 /// Free between rows, when the context has been read.
 const SPARE: AsmRegister64 = rdi;
-/// From the first number of a row and head of int8 to its scale.
+/// From the first code of a row and head to its scale.
 const TO_SCALE: AsmRegister64 = rdi;
 /// The row that lies aside on the stack.
 const ASIDE: AsmRegister64 = rsp;
@@ -65,7 +65,7 @@ const NO_NUMBER: AsmRegisterYmm = ymm9;
 fn constants(number: CacheType) -> Vec<(AsmRegisterYmm, u32)> {
     match number {
         CacheType::F32 => return Vec::new(),
-        CacheType::Int8 => return codes::constants(),
+        CacheType::Int8 | CacheType::Int4 => return codes::constants(),
         CacheType::F16 | CacheType::Bf16 => {}
     }
     vec![
@@ -85,8 +85,9 @@ struct Plane {
     rows: AsmRegister64,
     head_floats: usize,
     width: usize,
-    /// Bytes of a row and head.
+    /// Bytes of a row and head, and of its numbers alone.
     row_bytes: usize,
+    bytes: usize,
     base: usize,
     slot_stride: usize,
     head_stride: usize,
@@ -100,6 +101,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             head_floats: spec.key.1,
             width: spec.cache.key_width,
             row_bytes: spec.cache.key_bytes(),
+            bytes: spec.cache.bytes_of(true),
             base: offset_of!(LayerCall, keys),
             slot_stride: offset_of!(LayerCall, key_slot_stride),
             head_stride: offset_of!(LayerCall, key_head_stride),
@@ -110,6 +112,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             head_floats: spec.value.1,
             width: spec.cache.value_width,
             row_bytes: spec.cache.value_bytes(),
+            bytes: spec.cache.bytes_of(false),
             base: offset_of!(LayerCall, values),
             slot_stride: offset_of!(LayerCall, value_slot_stride),
             head_stride: offset_of!(LayerCall, value_head_stride),
@@ -117,10 +120,10 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
     ]
 }
 
-/// Bytes of a key that lies aside: of int8 that is rotated on its way.
+/// Bytes of a key that lies aside: of codes if it is rotated on its way.
 fn bytes_aside(spec: &AppendSpec) -> usize {
-    match (spec.cache.number, spec.rotation) {
-        (CacheType::Int8, Some(_)) => spec.cache.key_width * 4,
+    match (spec.cache.number.is_coded(), spec.rotation) {
+        (true, Some(_)) => spec.cache.key_width * 4,
         _ => 0,
     }
 }
@@ -128,7 +131,7 @@ fn bytes_aside(spec: &AppendSpec) -> usize {
 /// Emits the whole kernel.
 pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     let number = spec.cache.number;
-    let is_coded = number == CacheType::Int8;
+    let is_coded = number.is_coded();
     let [mut next_row, mut done, mut data] = [(); 3].map(|()| code.create_label());
     let row_strides = [
         (KEYS, spec.key.0 * 4),
@@ -151,20 +154,33 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     }
     code.mov(LEFT, rax)?;
     let aside = bytes_aside(spec);
-    if aside > 0 {
-        // Whole lines, and above them the stack pointer that was.
+    let stacked = codes::stacked_constants(number);
+    // Whole lines, constants behind them, and above these the stack pointer that was.
+    let frame = aside + stacked.len() * codes::VECTOR;
+    if frame > 0 {
         code.mov(SPARE, rsp)?;
-        code.sub(rsp, (aside + LINE) as i32)?;
+        code.sub(rsp, (frame + LINE) as i32)?;
         code.and(rsp, -(LINE as i32))?;
-        code.mov(qword_ptr(ASIDE + aside), SPARE)?;
+        code.mov(qword_ptr(ASIDE + frame), SPARE)?;
     }
     let constants = constants(number);
     if !constants.is_empty() {
         code.lea(SPARE, ptr(data))?;
+        for index in 0..stacked.len() {
+            code.vbroadcastss(ymm0, dword_ptr(SPARE + (constants.len() + index) * 4))?;
+            code.vmovaps(ymmword_ptr(ASIDE + (aside + index * codes::VECTOR)), ymm0)?;
+        }
         for (index, (register, _)) in constants.iter().enumerate() {
             code.vbroadcastss(*register, dword_ptr(SPARE + index * 4))?;
         }
     }
+    let code_place = |plane: &Plane| CodePlace {
+        is_key: plane.is_key,
+        first: TO,
+        to_scale: TO_SCALE,
+        number,
+        constants: aside,
+    };
 
     code.set_label(&mut next_row)?;
     for plane in planes(spec) {
@@ -172,7 +188,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
         let rows = if plane.is_key { KEY_BLOCK } else { 1 };
         each_head(code, spec, |code| {
             if is_coded {
-                code_place(&plane).prefetch(code, plane.width)?;
+                code_place(&plane).prefetch(code, plane.bytes)?;
             } else {
                 for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
                     code.prefetchw(byte_ptr(TO + line * LINE))?;
@@ -228,8 +244,8 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     }
     code.dec(LEFT)?;
     code.jnz(next_row)?;
-    if aside > 0 {
-        code.mov(rsp, qword_ptr(ASIDE + aside))?;
+    if frame > 0 {
+        code.mov(rsp, qword_ptr(ASIDE + frame))?;
     }
 
     code.set_label(&mut done)?;
@@ -240,7 +256,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     code.ret()?;
     if !constants.is_empty() {
         code.set_label(&mut data)?;
-        for (_, word) in constants {
+        for word in constants.into_iter().map(|(_, word)| word).chain(stacked) {
             code.dd(&[word])?;
         }
     }
@@ -252,10 +268,10 @@ pub(super) fn floats(base: AsmRegister64, number: usize) -> AsmMemoryOperand {
     ymmword_ptr(base + number * 4)
 }
 
-/// The place of the first number of the row's first head, and how far the next head's is; of int8
+/// The place of the first number of the row's first head, and how far the next head's is; of codes
 /// how far the scale is, too.
 fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted {
-    let is_coded = number == CacheType::Int8;
+    let is_coded = number.is_coded();
     code.mov(r14d, dword_ptr(SPAN + offset_of!(RowSpans, write_slot)))?;
     code.imul_2(TO, qword_ptr(LAYER + plane.slot_stride))?;
     code.mov(edi, dword_ptr(SPAN + offset_of!(RowSpans, write_row)))?;
@@ -270,7 +286,7 @@ fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted
     code.add(TO, qword_ptr(LAYER + plane.base))?;
     if is_coded {
         // Scales lie behind the block's codes.
-        code.lea(rax, TO + r15 * 4 + (plane.width * KEY_BLOCK))?;
+        code.lea(rax, TO + r15 * number.scale_bytes() as i32 + (plane.bytes * KEY_BLOCK))?;
     }
     match (is_coded, plane.is_key) {
         (false, false) => {}
@@ -284,7 +300,7 @@ fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted
             code.mov(edi, r15d)?;
             code.and(edi, QUAD as i32 - 1)?;
             code.sub(r15d, edi)?;
-            code.imul_3(r15, r15, plane.width as i32)?;
+            code.imul_3(r15, r15, plane.bytes as i32)?;
             code.add(TO, SPARE)?;
             code.add(TO, r15)?;
         }
@@ -294,11 +310,6 @@ fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted
         code.mov(TO_SCALE, rax)?;
     }
     code.mov(HEAD_STRIDE, qword_ptr(LAYER + plane.head_stride))
-}
-
-/// Where the codes of a row and head go, after [`places`].
-fn code_place(plane: &Plane) -> CodePlace {
-    CodePlace { is_key: plane.is_key, first: TO, to_scale: TO_SCALE }
 }
 
 fn each_head(

@@ -17,13 +17,25 @@
 //! |---|---|---|---|
 //! | keys | code + 128, unsigned | `d / 4 · 64 + r · 4 + d % 4` | 16 scales (f32) |
 //! | values | code | `r / 4 · 4 · width + d · 4 + r % 4` | 16 scales (f32) |
+//!
+//! int4 keeps the nearest of 16 levels to such a code (`weir_ir::interpret::codes`), by its number, and
+//! m as a half instead of the scale, which is 1/127 of it. A byte holds number g of a group of eight of
+//! one row in its lower half and number g + 4 in its upper one, so a byte is one row's alone and halves
+//! of words are quads of int8. With h bytes for such a row, `width / 8` rounded up times 4:
+//!
+//! | plane | where byte `g = d / 8 · 4 + d % 4` of row r of a block lies | behind them |
+//! |---|---|---|
+//! | keys | `g / 4 · 64 + r · 4 + g % 4` | 16 halves |
+//! | values | `r / 4 · 4 · h + g · 4 + r % 4` | 16 halves |
+//!
+//! Attention [unpacks](super::unpack) tiles to int8.
 
 use std::mem::offset_of;
 
 use weir_abi::{KEY_BLOCK, LayerCall};
-use weir_ir::DType;
+use weir_ir::CacheFormat;
 
-use super::layer_field;
+use super::{layer_field, unpack};
 use crate::emit::{Body, FLOAT, FloatCC, INTS, InstBuilder, Lanes, Type, Value, types};
 
 /// Number format of a cache.
@@ -37,6 +49,8 @@ pub enum CacheType {
     Bf16,
     /// Signed bytes with a scale for each row and head.
     Int8,
+    /// Levels among these, two in a byte, with a scale for each row and head.
+    Int4,
 }
 
 /// What an int8 key's code is stored with, so that it is unsigned.
@@ -45,31 +59,53 @@ pub(in crate::kernels) const KEY_OFFSET: i32 = 128;
 pub(in crate::kernels) const TOP_CODE: f32 = 127.0;
 /// Codes that are summed together, and rows of values whose codes are neighbours.
 pub(in crate::kernels) const QUAD: usize = 4;
-/// Bytes of a scale.
-const SCALE: usize = 4;
+/// Codes of int4 that lie in the lower and the upper halves of four bytes.
+pub(in crate::kernels) const GROUP: usize = 2 * QUAD;
 
 impl CacheType {
     /// All formats.
-    pub const ALL: [CacheType; 4] =
-        [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
+    pub const ALL: [CacheType; 5] =
+        [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8, CacheType::Int4];
 
-    /// The format of a declared cache; nothing for types that no kernel reads.
-    pub fn of(dtype: DType) -> Option<CacheType> {
-        match dtype {
-            DType::F32 => Some(CacheType::F32),
-            DType::F16 => Some(CacheType::F16),
-            DType::BF16 => Some(CacheType::Bf16),
-            DType::I8 => Some(CacheType::Int8),
-            _ => None,
+    /// The format of a declared cache.
+    pub fn of(format: CacheFormat) -> CacheType {
+        match format {
+            CacheFormat::F32 => CacheType::F32,
+            CacheFormat::F16 => CacheType::F16,
+            CacheFormat::BF16 => CacheType::Bf16,
+            CacheFormat::I8 => CacheType::Int8,
+            CacheFormat::I4 => CacheType::Int4,
         }
     }
 
-    /// Bytes of a number.
+    /// Bytes of a number; of int4 of the two that share them.
     pub fn bytes(self) -> usize {
         match self {
             CacheType::F32 => 4,
             CacheType::F16 | CacheType::Bf16 => 2,
-            CacheType::Int8 => 1,
+            CacheType::Int8 | CacheType::Int4 => 1,
+        }
+    }
+
+    /// Bytes of a scale of a row and head.
+    pub(in crate::kernels) fn scale_bytes(self) -> usize {
+        match self {
+            CacheType::Int8 => 4,
+            CacheType::Int4 => 2,
+            _ => 0,
+        }
+    }
+
+    /// Whether rows are codes with a scale, and attention computes with codes.
+    pub fn is_coded(self) -> bool {
+        matches!(self, CacheType::Int8 | CacheType::Int4)
+    }
+
+    /// The format that attention computes with.
+    pub(in crate::kernels) fn unpacked(self) -> CacheType {
+        match self {
+            CacheType::Int4 => CacheType::Int8,
+            number => number,
         }
     }
 
@@ -80,13 +116,14 @@ impl CacheType {
             CacheType::F16 => "f16",
             CacheType::Bf16 => "bf16",
             CacheType::Int8 => "int8",
+            CacheType::Int4 => "int4",
         }
     }
 
     /// Magnitude that finite numbers are held to.
     pub(in crate::kernels) fn largest(self) -> f32 {
         match self {
-            CacheType::F32 | CacheType::Int8 => f32::MAX,
+            CacheType::F32 | CacheType::Int8 | CacheType::Int4 => f32::MAX,
             CacheType::F16 => 65504.0,
             CacheType::Bf16 => f32::from_bits(0x7f7f_0000),
         }
@@ -95,7 +132,7 @@ impl CacheType {
     /// The format that a number has when its row lies aside, dense: codes are floats there.
     pub(in crate::kernels) fn aside(self) -> CacheType {
         match self {
-            CacheType::Int8 => CacheType::F32,
+            CacheType::Int8 | CacheType::Int4 => CacheType::F32,
             number => number,
         }
     }
@@ -109,13 +146,15 @@ impl CacheType {
         offset: i32,
     ) -> Value {
         match self {
-            CacheType::F32 | CacheType::Int8 => b.load(lanes.float(), address, offset),
+            CacheType::F32 | CacheType::Int8 | CacheType::Int4 => {
+                b.load(lanes.float(), address, offset)
+            }
             CacheType::F16 => b.load_f16(lanes, address, offset),
             CacheType::Bf16 => b.load_bf16(lanes, address, offset),
         }
     }
 
-    /// Rounds and stores numbers that lie aside. int8 rounds whole rows, later.
+    /// Rounds and stores numbers that lie aside. Formats with codes round whole rows, later.
     pub(in crate::kernels) fn store(
         self,
         b: &mut Body<'_>,
@@ -136,7 +175,7 @@ impl CacheType {
             b.select(is_finite, inside, value)
         };
         match self {
-            CacheType::F32 | CacheType::Int8 => b.store(value, address, offset),
+            CacheType::F32 | CacheType::Int8 | CacheType::Int4 => b.store(value, address, offset),
             CacheType::F16 => {
                 let value = narrow(b);
                 b.store_f16(value, address, offset);
@@ -153,7 +192,7 @@ impl CacheType {
         match self {
             CacheType::F32 => types::I32,
             CacheType::F16 | CacheType::Bf16 => types::I16,
-            CacheType::Int8 => types::I8,
+            CacheType::Int8 | CacheType::Int4 => types::I8,
         }
     }
 }
@@ -174,18 +213,27 @@ pub struct CacheShape {
 impl CacheShape {
     /// Bytes of a key row of one head, its scale included.
     pub fn key_bytes(&self) -> usize {
-        match self.number {
-            CacheType::Int8 => self.key_width.next_multiple_of(QUAD) + SCALE,
-            number => self.key_width * number.bytes(),
-        }
+        self.bytes_of(true) + self.number.scale_bytes()
     }
 
     /// Bytes of a value row of one head, its scale included.
     pub fn value_bytes(&self) -> usize {
+        self.bytes_of(false) + self.number.scale_bytes()
+    }
+
+    /// Bytes of the numbers of a key row, or a value row, of one head.
+    pub(in crate::kernels) fn bytes_of(&self, is_key: bool) -> usize {
+        let width = if is_key { self.key_width } else { self.value_width };
         match self.number {
-            CacheType::Int8 => self.value_width + SCALE,
-            number => self.value_width * number.bytes(),
+            CacheType::Int8 if is_key => width.next_multiple_of(QUAD),
+            CacheType::Int4 => width.div_ceil(GROUP) * QUAD,
+            number => width * number.bytes(),
         }
+    }
+
+    /// The shape of tiles that attention computes with.
+    pub(in crate::kernels) fn unpacked(&self) -> CacheShape {
+        CacheShape { number: self.number.unpacked(), ..*self }
     }
 
     /// Bytes of a row of all heads, keys and values.
@@ -205,8 +253,8 @@ impl CacheShape {
             true => (self.key_width, self.key_bytes()),
             false => (self.value_width, self.value_bytes()),
         };
-        let is_blocked = is_key || self.number == CacheType::Int8;
-        if !is_blocked {
+        let is_coded = self.number.is_coded();
+        if !is_key && !is_coded {
             let start = b.element(plane, row, bytes as i64);
             let runs = Runs { count: width, run: 1, step: self.number.bytes() };
             return RowPlace { start, runs, scale: None, number: self.number };
@@ -214,32 +262,33 @@ impl CacheShape {
         let lane = b.ins().band_imm_s(row, KEY_BLOCK as i64 - 1);
         let block = b.sub(row, lane);
         let block = b.element(plane, block, bytes as i64);
-        let (start, runs) = match (self.number, is_key) {
-            (CacheType::Int8, true) => {
-                let runs = Runs { count: width.div_ceil(QUAD), run: QUAD, step: KEY_BLOCK * QUAD };
+        let codes = self.bytes_of(is_key);
+        let (start, runs) = match (is_coded, is_key) {
+            (true, true) => {
+                let runs = Runs { count: codes / QUAD, run: QUAD, step: KEY_BLOCK * QUAD };
                 (b.element(block, lane, QUAD as i64), runs)
             }
-            (CacheType::Int8, false) => {
+            (true, false) => {
                 let within = b.ins().band_imm_s(lane, QUAD as i64 - 1);
                 let quad = b.sub(lane, within);
-                let quad = b.element(block, quad, width as i64);
-                (b.add(quad, within), Runs { count: width, run: 1, step: QUAD })
+                let quad = b.element(block, quad, codes as i64);
+                (b.add(quad, within), Runs { count: codes, run: 1, step: QUAD })
             }
-            (number, _) => {
-                let size = number.bytes();
+            (false, _) => {
+                let size = self.number.bytes();
                 let runs = Runs { count: width, run: 1, step: KEY_BLOCK * size };
                 (b.element(block, lane, size as i64), runs)
             }
         };
-        let scale = (self.number == CacheType::Int8).then(|| {
-            let scales = b.add_const(block, (KEY_BLOCK * (bytes - SCALE)) as i64);
-            b.element(scales, lane, SCALE as i64)
+        let scale = is_coded.then(|| {
+            let scales = b.add_const(block, (KEY_BLOCK * codes) as i64);
+            b.element(scales, lane, self.number.scale_bytes() as i64)
         });
         RowPlace { start, runs, scale, number: self.number }
     }
 
     /// Copies a key row out of its block, dense, to `to`, as numbers lie
-    /// [aside](CacheType::aside).
+    /// [aside](CacheType::aside). Not of int4, which is unpacked before.
     pub(in crate::kernels) fn gather_key(
         &self,
         b: &mut Body<'_>,
@@ -306,9 +355,10 @@ impl CacheShape {
                         }
                     }
                 });
-                let scales = b.add_const(block, (KEY_BLOCK * (self.key_bytes() - SCALE)) as i64);
+                let scales = b.add_const(block, (KEY_BLOCK * self.bytes_of(true)) as i64);
                 WideBlock { numbers: to, scales: Some(scales) }
             }
+            CacheType::Int4 => unpack::widen_block(b, self, block, to),
         }
     }
 
@@ -316,6 +366,8 @@ impl CacheShape {
     pub(in crate::kernels) fn wide_block_bytes(&self) -> usize {
         match self.number {
             CacheType::F32 => 0,
+            // Whole groups, and scales in single precision.
+            CacheType::Int4 => (self.key_width.next_multiple_of(GROUP) + 1) * KEY_BLOCK * 4,
             _ => self.key_width.next_multiple_of(QUAD) * KEY_BLOCK * 4,
         }
     }
@@ -393,7 +445,7 @@ impl Runs {
 }
 
 impl RowPlace {
-    /// Where number `index` lies.
+    /// Where number `index` lies; of int4 byte `index`.
     pub(in crate::kernels) fn number(&self, b: &mut Body<'_>, index: Value) -> Value {
         let within = b.ins().band_imm_s(index, self.runs.run as i64 - 1);
         let run = b.sub(index, within);
@@ -405,7 +457,8 @@ impl RowPlace {
     pub(in crate::kernels) fn copy(&self, b: &mut Body<'_>, to: &RowPlace) {
         self.runs.copy(b, self.number, [self.start, to.start], [self.runs.step, to.runs.step]);
         if let (Some(from), Some(to)) = (self.scale, to.scale) {
-            let scale = b.load(types::I32, from, 0);
+            let ty = if self.number == CacheType::Int4 { types::I16 } else { types::I32 };
+            let scale = b.load(ty, from, 0);
             b.store(scale, to, 0);
         }
     }

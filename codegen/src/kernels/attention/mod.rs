@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `cache` | number formats and places of cache rows |
 //! | `codes` | rounding a row to codes |
+//! | `unpack` | tiles of int4 as tiles of int8; `unpack/wide` assembled |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
@@ -27,6 +28,7 @@ pub(super) mod codes;
 mod portable;
 mod scratch;
 mod tile;
+mod unpack;
 mod vector;
 mod wide;
 
@@ -37,6 +39,7 @@ use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContex
 pub use self::cache::{CacheShape, CacheType};
 pub(super) use self::cache::{KEY_OFFSET, KeyAside, QUAD, TOP_CODE, WideBlock, plane_rows};
 use self::scratch::Scratch;
+use self::unpack::Unpack;
 use self::vector::{Dots, Width};
 use super::rows::copy_floats;
 use crate::emit::{
@@ -124,7 +127,7 @@ impl AttendSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
-        let is_rounded = self.cache.number == CacheType::Int8;
+        let is_rounded = self.cache.number.is_coded();
         let version = match self.wide(level) {
             None => "portable",
             Some((Width::Eight, _)) if is_rounded && level == IsaLevel::AvxVnni => "avxvnni",

@@ -4,8 +4,8 @@
 //! ranges in tiles of cache rows that begin at multiples of [`KEY_TILE`]: scores, their maximum,
 //! exponentials, then the weighted values. Other cache rows are never touched.
 //!
-//! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes of
-//! an int8 cache are floats here, whose sums are exact below 2²⁴: of keys of up to 1,040 numbers, and
+//! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes
+//! are floats here, whose sums are exact below 2²⁴: of keys of up to 1,040 numbers, and
 //! of the values of any tile.
 
 use std::mem::offset_of;
@@ -14,8 +14,8 @@ use weir_abi::{KEY_TILE, LayerCall, RowSpans, StepContext};
 
 use super::cache::{CacheType, QUAD, RowPlace};
 use super::{
-    AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, codes, layer_field,
-    plane_rows, products, range_of_row,
+    AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, Unpack, codes,
+    layer_field, plane_rows, products, range_of_row, unpack,
 };
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, Lanes, POINTER, Value,
@@ -64,6 +64,9 @@ pub(super) fn define(
     id: FuncId,
     spec: &AttendSpec,
 ) -> Result<(), EmitError> {
+    let packed = spec.cache;
+    let unpack = Unpack::of(assembly, &packed, false)?;
+    let spec = &AttendSpec { cache: packed.unpacked(), ..*spec };
     let CacheShape { kv_heads, key_width, value_width, number } = spec.cache;
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
@@ -79,6 +82,10 @@ pub(super) fn define(
             CacheType::Int8 => [heads * key_width * 4, TILE * 4].map(|bytes| b.stack(bytes as u32)),
             _ => [b.int(0); 2],
         };
+        let unpacked = [true, false].map(|is_key| match unpack {
+            Some(_) => b.stack(unpack::bytes(&packed, is_key) as u32),
+            None => b.int(0),
+        });
         let per_row = b.int(blocks as i64);
         let blocks_per_kv = b.int((blocks / kv_heads) as i64);
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
@@ -125,7 +132,15 @@ pub(super) fn define(
                     let behind = b.min(behind, end);
                     let first = b.max(first, start);
                     let count = b.sub(behind, first);
-                    let rows = Rows { keys, values, first, count };
+                    let mut rows = Rows { keys, values, first, count };
+                    if let Some(unpack) = unpack {
+                        let tile = [(keys, packed.key_bytes()), (values, packed.value_bytes())]
+                            .map(|(plane, bytes)| b.element(plane, start, bytes as i64));
+                        let in_tile = b.sub(behind, start);
+                        unpack.tile(b, tile, unpacked, in_tile);
+                        let [keys, values] = unpacked;
+                        rows = Rows { keys, values, first: b.sub(first, start), count };
+                    }
                     score_tile(b, spec, &item, &rows);
                     weigh_tile(b, spec, &item, &rows);
                     add_values(b, spec, &item, &rows);

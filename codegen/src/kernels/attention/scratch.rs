@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use weir_abi::KEY_TILE;
 
-use super::AttendSpec;
-use super::cache::{CacheType, QUAD};
+use super::cache::QUAD;
 use super::tile::amx::VALUE_MEMORY;
 use super::vector::{Dots, Width};
+use super::{AttendSpec, unpack};
 
 /// Bytes of a row of scores.
 pub(super) const SCORE_ROW: usize = KEY_TILE * 4;
@@ -36,7 +36,7 @@ pub(super) struct Scratch {
     pub(super) begin: usize,
     /// Queries, dense.
     pub(super) queries: usize,
-    /// Over an int8 cache: queries as codes.
+    /// Over a cache of codes: queries as codes.
     pub(super) query_codes: usize,
     /// Scores, then weights, of all queries for a tile of keys.
     pub(super) scores: usize,
@@ -48,7 +48,7 @@ pub(super) struct Scratch {
     pub(super) tile_totals: usize,
     /// Per query: what earlier sums are multiplied by.
     pub(super) factors: usize,
-    /// Per query, over an int8 cache: what the sums of codes are multiplied by.
+    /// Per query, over a cache of codes: what the sums of codes are multiplied by.
     pub(super) steps: usize,
     /// The same: factor of the scores.
     pub(super) query_factors: usize,
@@ -68,6 +68,9 @@ pub(super) struct Scratch {
     pub(super) weight_codes: usize,
     /// The same: what they read and write of the values of a tile of keys.
     pub(super) tile_values: usize,
+    /// A tile of an int4 cache as int8: keys, then values.
+    pub(super) unpacked_keys: usize,
+    pub(super) unpacked_values: usize,
     /// Per query: largest score of all chunks.
     pub(super) all_maxima: usize,
     /// Per query: sum of all weights.
@@ -85,7 +88,7 @@ impl Scratch {
     pub(super) fn of(spec: &AttendSpec, width: Width, dots: Dots) -> Option<Scratch> {
         let group = spec.group();
         let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
-        let is_tiled = spec.cache.number == CacheType::Int8 && dots == Dots::Tiles;
+        let is_tiled = spec.cache.number.is_coded() && dots == Dots::Tiles;
         let queries = if is_tiled { TILE_QUERIES } else { QUERIES };
         let sizes = parts.map(|heads| (heads, (queries / heads).clamp(1, MOST_ROWS)));
         let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
@@ -101,7 +104,7 @@ impl Scratch {
         let queries = (rows * heads).next_multiple_of(16);
         let lanes = width.lanes();
         let sum_row = spec.cache.value_width.next_multiple_of(lanes) * 4;
-        let is_rounded = spec.cache.number == CacheType::Int8;
+        let is_rounded = spec.cache.number.is_coded();
         // Codes are written by 32 bytes at most; where a query's sums begin lies behind them.
         let quads = spec.cache.key_width.div_ceil(QUAD);
         // Tiles read both in rows of 64.
@@ -140,6 +143,8 @@ impl Scratch {
             sums: part(queries * sum_row),
             weight_codes: part(if has_tiles { queries * KEY_TILE } else { 0 }),
             tile_values: part(if has_tiles { VALUE_MEMORY } else { 0 }),
+            unpacked_keys: part(unpack::bytes(&spec.cache, true)),
+            unpacked_values: part(unpack::bytes(&spec.cache, false)),
             all_maxima: part(queries * 4),
             all_totals: part(queries * 4),
             all_sums: part(queries * sum_row),

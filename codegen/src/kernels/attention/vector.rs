@@ -391,7 +391,7 @@ impl Vectors<'_> {
         from: AsmMemoryOperand,
     ) -> Emitted {
         match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8, _) => self.load(to, from),
+            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, _) => self.load(to, from),
             (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[to], xmmword_ptr(from)),
             (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[to], ymmword_ptr(from)),
             (CacheType::Bf16, width) => {
@@ -415,7 +415,7 @@ impl Vectors<'_> {
     /// The words in the lower half of a register, one of the first sixteen, widened in place.
     fn widen(&mut self, number: CacheType, x: usize) -> Emitted {
         match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8, _) => Ok(()),
+            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, _) => Ok(()),
             (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[x], XMM[x]),
             (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[x], YMM[x]),
             (CacheType::Bf16, width) => {
@@ -449,10 +449,10 @@ impl Vectors<'_> {
         from: AsmMemoryOperand,
     ) -> Emitted {
         match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8, Width::Eight) => {
+            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, Width::Eight) => {
                 self.code.vmaskmovps(YMM[to], ymm15, ymmword_ptr(from))
             }
-            (CacheType::F32 | CacheType::Int8, Width::Sixteen) => {
+            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, Width::Sixteen) => {
                 self.code.vmovups(ZMM[to].k1().z(), zmmword_ptr(from))
             }
             (CacheType::F16, Width::Sixteen) => {

@@ -20,7 +20,7 @@
 //! O = fma(O, F, o·e)`. The result is O / L. M and L begin at the sink's logit and 1, or at the
 //! least float and 0. Chunks and tiles without a key of the query leave its sums as they are.
 //!
-//! Over an int8 cache a tile's weights, times their values' scales, become codes with the step
+//! Over a cache of codes a tile's weights, times their values' scales, become codes with the step
 //! g = c / 255, c the largest of them, and `o = fma(float(Σ code·v), g, f·o)`; sums of codes are exact.
 //!
 //! # Error bound
@@ -47,7 +47,7 @@ use weir_abi::{CacheRange, KEY_BLOCK, KEY_TILE, LayerCall, MAX_RANGES, RowSpans,
 use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
 use super::vector::{Dots, Width};
-use super::{AttendSpec, RangeOfRow, layer_field, plane_rows, range_of_row};
+use super::{AttendSpec, RangeOfRow, Unpack, layer_field, plane_rows, range_of_row};
 use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value};
 
 use self::ahead::{Ahead, Next};
@@ -74,8 +74,9 @@ pub(super) fn define(
         scale: spec.score.scale,
         softcap: spec.score.softcap,
         dots,
-        number: spec.cache.number,
+        number: spec.cache.number.unpacked(),
     };
+    let unpack = Unpack::of(assembly, &spec.cache, true)?;
     let steps = Steps::assemble(assembly, id, width, &tile)?;
     assembly.define(id, |b| {
         let [context, query, sinks, output, partials, thread, threads] = b.params();
@@ -86,7 +87,8 @@ pub(super) fn define(
         let memory = b.add_const(memory, 63);
         let memory = b.ins().band_imm_s(memory, -64);
         let weight_codes = tile.weight_codes().0;
-        let unit = Unit { spec, scratch, steps, weight_codes, context, layer, spans, memory };
+        let unit =
+            Unit { spec, scratch, steps, unpack, weight_codes, context, layer, spans, memory };
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
@@ -132,6 +134,8 @@ struct Unit<'a> {
     spec: &'a AttendSpec,
     scratch: &'a Scratch,
     steps: Steps,
+    /// What unpacks tiles, where the cache is not read as it is.
+    unpack: Option<Unpack>,
     /// Place of the weights as codes in the scratch.
     weight_codes: usize,
     context: Value,
@@ -431,6 +435,7 @@ impl Unit<'_> {
             let ahead = walk.ahead.place(b, self, walk, place);
             let keys = b.element(walk.keys, place, self.spec.cache.key_bytes() as i64);
             let values = b.element(walk.values, place, self.spec.cache.value_bytes() as i64);
+            let [keys, values] = self.unpacked(b, [keys, values], last);
             self.score(b, rows, [keys, ahead.keys, values], last);
             if self.steps.round.is_some() {
                 return self.rounded_values(b, rows, [values, ahead.values], last);
@@ -452,6 +457,15 @@ impl Unit<'_> {
                 },
             );
         });
+    }
+
+    /// The first `last` rows of a tile as the steps read them: where they lie, or unpacked.
+    fn unpacked(&self, b: &mut Body<'_>, tile: [Value; 2], last: Value) -> [Value; 2] {
+        let Some(unpack) = self.unpack else { return tile };
+        let places = [self.scratch.unpacked_keys, self.scratch.unpacked_values];
+        let places = places.map(|place| self.at(b, place));
+        unpack.tile(b, tile, places, last);
+        places
     }
 
     /// Scores of all queries with the first `last` keys of a tile, made weights.

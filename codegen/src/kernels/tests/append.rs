@@ -86,7 +86,7 @@ pub(super) fn check_append(
     let mut value = random.units(rows * spec.value.0);
     for (numbers, stride) in [(&mut key, spec.key.0), (&mut value, spec.value.0)] {
         for row in numbers.chunks_mut(stride) {
-            // One number of a border decides the scale of a whole int8 row: some rows have none, and
+            // One number of a border decides the scale of a whole row of codes: some rows have none, and
             // some no number that counts.
             match random.below(8) {
                 0 => row.iter_mut().for_each(|number| *number *= 1e-33),
@@ -131,12 +131,10 @@ pub(super) fn check_append(
             kernel.code.call_kernel(&kernel.name, &mut arguments);
         }
         let mut written = planes.guarded.take().unwrap().map(Guarded::finish);
-        if number == CacheType::Int8 {
-            let sizes = [(cache.key_bytes(), true), (cache.value_bytes(), false)];
-            for ((written, expected), (bytes, is_key)) in
-                written.iter_mut().zip(&expected).zip(sizes)
-            {
-                forget_what_is_no_number(written, expected, bytes - 4, is_key);
+        if number.is_coded() {
+            let planes = written.iter_mut().zip(&expected).zip([true, false]);
+            for ((written, expected), is_key) in planes {
+                forget_what_is_no_number(written, expected, &cache, is_key);
             }
         }
         for (plane, (written, expected)) in written.iter().zip(&expected).enumerate() {
@@ -150,12 +148,16 @@ pub(super) fn check_append(
 }
 
 /// Codes of rows whose scale is no number, as it has to be, are not specified.
-fn forget_what_is_no_number(written: &mut [u8], expected: &[u8], width: usize, is_key: bool) {
-    let block = 16 * (width + 4);
+fn forget_what_is_no_number(written: &mut [u8], expected: &[u8], cache: &CacheShape, is_key: bool) {
+    let (width, size) = (cache.bytes_of(is_key), cache.number.scale_bytes());
+    let block = 16 * (width + size);
     for (written, expected) in written.chunks_mut(block).zip(expected.chunks(block)) {
         for lane in 0..16 {
-            let scale = 16 * width + lane * 4..16 * width + lane * 4 + 4;
-            let is_nan = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap()).is_nan();
+            let scale = 16 * width + lane * size..16 * width + (lane + 1) * size;
+            let is_nan = |bytes: &[u8]| match *bytes {
+                [low, high] => half::f16::from_le_bytes([low, high]).is_nan(),
+                _ => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+            };
             if !is_nan(&written[scale.clone()]) || !is_nan(&expected[scale.clone()]) {
                 continue;
             }
@@ -175,7 +177,7 @@ fn same_number(number: CacheType, ours: &[u8], wanted: &[u8]) -> bool {
     let is_nan = |bytes: &[u8]| match (number, bytes) {
         (CacheType::F16, [low, high]) => half::f16::from_le_bytes([*low, *high]).is_nan(),
         (CacheType::Bf16, [low, high]) => half::bf16::from_le_bytes([*low, *high]).is_nan(),
-        (CacheType::Int8, _) => false,
+        (CacheType::Int8 | CacheType::Int4, _) => false,
         (_, bytes) => bytes.try_into().is_ok_and(|bytes| f32::from_le_bytes(bytes).is_nan()),
     };
     ours == wanted || is_nan(ours) && is_nan(wanted)

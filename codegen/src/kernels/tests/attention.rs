@@ -4,7 +4,7 @@ use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
 use weir_ir::interpret::stored;
 
 use super::attention_exact::{exact, places};
-use super::attention_planes::{CACHE_ROWS, Planes, SLOTS, dtype};
+use super::attention_planes::{CACHE_ROWS, Planes, SLOTS, format};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
 
@@ -168,7 +168,7 @@ impl Case {
 
     /// Makes numbers of some rows and queries so small that they are subnormal, or zeros.
     pub(super) fn with_tiny_numbers(&mut self, random: &mut Random) {
-        let ty = dtype(self.planes.shape.number);
+        let ty = format(self.planes.shape.number);
         let numbers = [&mut self.planes.keys, &mut self.planes.values, &mut self.query];
         for number in numbers.into_iter().flatten().filter(|number| **number != stored(POISON, ty))
         {
@@ -201,7 +201,7 @@ impl Case {
             let number = self.spec.cache.number;
             for (column, (before, after)) in before.iter().zip(after).enumerate() {
                 // Numbers with a common scale go together.
-                let shows = column % width == 0 || number == CacheType::Int8;
+                let shows = column % width == 0 || number.is_coded();
                 let is_touched = reads && shows && column < group * width;
                 let what = (level, self.spec.cache, index, column);
                 if is_touched {
@@ -307,7 +307,7 @@ fn company_changes_no_bit_of_attention() {
     let mut random = Random::new(33);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let number = CacheType::ALL[random.below(4)];
+            let number = CacheType::ALL[random.below(CacheType::ALL.len())];
             let mut case = Case::new(&mut random, sizes, number, pattern, (true, 0.0));
             for level in levels() {
                 let kernel = case.kernel(level);
@@ -372,7 +372,7 @@ fn wide_levels_agree_bit_by_bit() {
     let mut random = Random::new(34);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0, 2.5]) {
+            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0, 2.5, 0.0]) {
                 let mut case = Case::new(&mut random, sizes, number, pattern, (true, softcap));
                 let mut bits = |level: IsaLevel| -> Vec<u32> {
                     case.run_all(level).into_iter().map(f32::to_bits).collect()

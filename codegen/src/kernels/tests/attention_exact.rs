@@ -2,7 +2,7 @@
 
 use weir_abi::{CacheRange, IsaLevel, KEY_TILE, RowSpans};
 
-use super::attention_planes::{Planes, codes, rounded};
+use super::attention_planes::{Planes, codes_in, rounded};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheType};
 
@@ -30,7 +30,7 @@ pub(super) struct Exact {
 /// weight. Total and weighted sum add a rounding per row, the division one; total and sum carry the
 /// same E, which gives |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
 ///
-/// Over an int8 cache sums of codes are exact, and three products make a score. Codes of weights are
+/// Over a cache of codes sums of codes are exact, and three products make a score. Codes of weights are
 /// those of the definition, but where E moves one to its neighbour: with the relative error E of a
 /// weight (and 2u of a tile's factor) that is within 255·2·(E + 2u) of the middle of two codes, and
 /// such a key may add its value times one step of its tile.
@@ -46,8 +46,8 @@ pub(super) fn exact(
 ) -> Exact {
     let scale = f64::from(spec.score.scale);
     let cap = f64::from(spec.score.softcap);
-    let is_int8 = spec.cache.number == CacheType::Int8;
-    let query = if is_int8 { rounded(query) } else { double(query) };
+    let is_coded = spec.cache.number.is_coded();
+    let query = if is_coded { rounded(CacheType::Int8, query) } else { double(query) };
     let (mut scores, mut score_error) = (Vec::new(), 0f64);
     let in_base_2 = if level == IsaLevel::Portable { 0.0 } else { 2.0 * U };
     for (slot, row) in places(span) {
@@ -56,7 +56,7 @@ pub(super) fn exact(
         let size: f64 = query.iter().zip(&key).map(|(q, k)| (q * k).abs()).sum();
         let score = product * scale;
         let roundings = match level {
-            _ if is_int8 => 3.0,
+            _ if is_coded => 3.0,
             IsaLevel::Portable => (query.len() / 4) as f64 + 7.0,
             _ => query.len() as f64 + 1.0,
         };
@@ -99,7 +99,7 @@ pub(super) fn exact(
     for range in ranges {
         let behind = rest.split_off(range.rows as usize);
         for tile in rest.chunk_by(|a, b| a.1 / KEY_TILE == b.1 / KEY_TILE) {
-            if is_int8 {
+            if is_coded {
                 exact.add_rounded(planes, kv_head, tile, [weight_error, factor]);
             } else {
                 exact.add(planes, kv_head, tile, factor);
@@ -121,7 +121,7 @@ impl Exact {
         }
     }
 
-    /// The same over an int8 cache; `error` is that of a weight.
+    /// The same over a cache of codes; `error` is that of a weight.
     fn add_rounded(
         &mut self,
         planes: &Planes,
@@ -132,7 +132,8 @@ impl Exact {
         let rows: Vec<(Vec<i8>, f64)> = tile
             .iter()
             .map(|(slot, row, weight)| {
-                let (codes, scale) = codes(planes.value(*slot, kv_head, *row));
+                let (codes, scale) =
+                    codes_in(planes.shape.number, planes.value(*slot, kv_head, *row));
                 (codes, weight * f64::from(scale))
             })
             .collect();

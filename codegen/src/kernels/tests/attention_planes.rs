@@ -1,7 +1,7 @@
 //! A layer's planes as tests fill them, and as kernels see them.
 
 use weir_abi::{KEY_BLOCK, KEY_TILE, LayerCall, RowSpans};
-use weir_ir::DType;
+use weir_ir::CacheFormat;
 use weir_ir::interpret::stored;
 
 use super::attention_exact::places;
@@ -12,7 +12,7 @@ pub(super) const SLOTS: usize = 3;
 pub(super) const CACHE_ROWS: usize = 1300;
 
 /// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
-/// the bytes hold them exactly; those of int8 are as they were before.
+/// the bytes hold them exactly; those of codes are as they were before.
 pub(super) struct Planes {
     pub(super) shape: CacheShape,
     pub(super) keys: Vec<f32>,
@@ -21,12 +21,13 @@ pub(super) struct Planes {
     pub(super) guarded: Option<[Guarded; 2]>,
 }
 
-pub(super) fn dtype(number: CacheType) -> DType {
+pub(super) fn format(number: CacheType) -> CacheFormat {
     match number {
-        CacheType::F32 => DType::F32,
-        CacheType::F16 => DType::F16,
-        CacheType::Bf16 => DType::BF16,
-        CacheType::Int8 => DType::I8,
+        CacheType::F32 => CacheFormat::F32,
+        CacheType::F16 => CacheFormat::F16,
+        CacheType::Bf16 => CacheFormat::BF16,
+        CacheType::Int8 => CacheFormat::I8,
+        CacheType::Int4 => CacheFormat::I4,
     }
 }
 
@@ -39,10 +40,71 @@ pub(super) fn codes(row: &[f32]) -> (Vec<i8>, f32) {
     (row.iter().map(|x| (x * inverse).round_ties_even() as i8).collect(), scale)
 }
 
-/// Numbers as an int8 cache holds them.
-pub(super) fn rounded(row: &[f32]) -> Vec<f64> {
-    let (codes, scale) = codes(row);
+/// Levels of int4, by their number.
+const LEVELS: [i8; 16] = [-122, -90, -68, -50, -36, -24, -13, -4, 4, 13, 24, 36, 50, 68, 90, 122];
+
+/// Numbers of the levels that are nearest to codes, those further from zero of two, and the half that
+/// stands for a scale.
+fn levels(row: &[f32]) -> (Vec<usize>, half::f16) {
+    let (codes, _) = codes(row);
+    let largest = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let is_finite = row.iter().all(|x| x.is_finite());
+    let largest = if is_finite { largest.min(65504.0) } else { f32::NAN };
+    let number = |code: i8| {
+        let by_distance = |number: &usize| {
+            let level = i32::from(LEVELS[*number]);
+            ((level - i32::from(code)).abs(), -level.abs(), -level)
+        };
+        (0..LEVELS.len()).min_by_key(by_distance).expect("there are levels")
+    };
+    (codes.into_iter().map(number).collect(), half::f16::from_f32(largest))
+}
+
+/// Codes of 8 bits that a row and head stand for in a cache of codes, and their scale.
+pub(super) fn codes_in(number: CacheType, row: &[f32]) -> (Vec<i8>, f32) {
+    if number == CacheType::Int8 {
+        return codes(row);
+    }
+    let (numbers, largest) = levels(row);
+    let codes = numbers.into_iter().map(|number| LEVELS[number]).collect();
+    (codes, largest.to_f32() * (1.0 / 127.0))
+}
+
+/// Numbers as a cache of codes holds them.
+pub(super) fn rounded(number: CacheType, row: &[f32]) -> Vec<f64> {
+    let (codes, scale) = codes_in(number, row);
     codes.into_iter().map(|code| f64::from(code) * f64::from(scale)).collect()
+}
+
+/// Rows `[head][row][width]` of `rows` rows a head as levels: as [`code_blocks`], with two numbers a
+/// byte. What lies behind the width of a row that is there is zero.
+fn level_blocks(plane: &[f32], rows: usize, width: usize, is_key: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let wide = width.div_ceil(8) * 4;
+    for head in plane.chunks(rows * width) {
+        for block in (0..rows.next_multiple_of(KEY_TILE)).step_by(KEY_BLOCK) {
+            let start = bytes.len();
+            bytes.resize(start + KEY_BLOCK * (wide + 2), 0xb5);
+            let bytes = &mut bytes[start..];
+            for lane in 0..KEY_BLOCK.min(rows.saturating_sub(block)) {
+                let row = &head[(block + lane) * width..][..width];
+                let is_there = row[0] != POISON;
+                let (numbers, largest) = levels(row);
+                let number = |d: usize| numbers.get(d).copied().unwrap_or(0) as u8;
+                for byte in (0..wide).filter(|_| is_there) {
+                    let d = byte / 4 * 8 + byte % 4;
+                    let at = match is_key {
+                        true => byte / 4 * 64 + lane * 4 + byte % 4,
+                        false => lane / 4 * 4 * wide + byte * 4 + lane % 4,
+                    };
+                    bytes[at] = number(d) | number(d + 4) << 4;
+                }
+                let largest = if is_there { largest } else { half::f16::NAN };
+                bytes[KEY_BLOCK * wide + lane * 2..][..2].copy_from_slice(&largest.to_le_bytes());
+            }
+        }
+    }
+    bytes
 }
 
 /// Rows `[head][row][width]` of `rows` rows a head as codes: blocks of 16 rows of keys, four numbers
@@ -77,7 +139,7 @@ fn code_blocks(plane: &[f32], rows: usize, width: usize, is_key: bool) -> Vec<u8
 
 pub(super) fn encoded(number: CacheType, values: &[f32]) -> Vec<u8> {
     match number {
-        CacheType::F32 | CacheType::Int8 => bytes(values),
+        CacheType::F32 | CacheType::Int8 | CacheType::Int4 => bytes(values),
         CacheType::F16 => {
             values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
         }
@@ -108,9 +170,14 @@ pub(super) fn encoded_planes(
     [keys, values]: [&[f32]; 2],
     rows: usize,
 ) -> [Vec<u8>; 2] {
-    if shape.number == CacheType::Int8 {
+    let coded = match shape.number {
+        CacheType::Int8 => Some(code_blocks as fn(&[f32], usize, usize, bool) -> Vec<u8>),
+        CacheType::Int4 => Some(level_blocks as _),
+        _ => None,
+    };
+    if let Some(blocks) = coded {
         return [(keys, shape.key_width, true), (values, shape.value_width, false)]
-            .map(|(plane, width, is_key)| code_blocks(plane, rows, width, is_key));
+            .map(|(plane, width, is_key)| blocks(plane, rows, width, is_key));
     }
     let keys = key_blocks(keys, rows, shape.key_width);
     [&keys, values].map(|plane| encoded(shape.number, plane))
@@ -118,7 +185,7 @@ pub(super) fn encoded_planes(
 
 /// Rows of a plane of values that has so many: codes lie in whole tiles.
 pub(super) fn value_rows(number: CacheType, rows: usize) -> usize {
-    if number == CacheType::Int8 { rows.next_multiple_of(KEY_TILE) } else { rows }
+    if number.is_coded() { rows.next_multiple_of(KEY_TILE) } else { rows }
 }
 
 impl Planes {
@@ -134,7 +201,7 @@ impl Planes {
 
     /// Sets a row; its numbers are rounded to what the cache holds.
     pub(super) fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
-        let ty = dtype(self.shape.number);
+        let ty = format(self.shape.number);
         for (plane, row) in [(&mut self.keys, key), (&mut self.values, value)] {
             let place = &mut plane[at * row.len()..][..row.len()];
             place.iter_mut().zip(row).for_each(|(to, from)| *to = stored(*from, ty));
@@ -148,7 +215,7 @@ impl Planes {
     /// Numbers as the cache holds them.
     fn held(&self, row: &[f32]) -> Vec<f64> {
         match self.shape.number {
-            CacheType::Int8 => rounded(row),
+            number if number.is_coded() => rounded(number, row),
             _ => double(row),
         }
     }
@@ -178,7 +245,7 @@ impl Planes {
         let tiles = head * CACHE_ROWS.next_multiple_of(KEY_TILE) + row / KEY_TILE * KEY_TILE;
         keys.truncate((tiles + KEY_TILE) * self.shape.key_bytes());
         let values_end = match self.shape.number {
-            CacheType::Int8 => tiles + KEY_TILE,
+            number if number.is_coded() => tiles + KEY_TILE,
             _ => head * CACHE_ROWS + row + 1,
         };
         values.truncate(values_end * self.shape.value_bytes());

@@ -6,7 +6,7 @@ use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 use weir_ir::interpret::select::lot;
 use weir_ir::interpret::stored;
 
-use super::attention_planes::{dtype, encoded_planes, rounded, value_rows};
+use super::attention_planes::{encoded_planes, format, rounded, value_rows};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
@@ -50,7 +50,7 @@ impl Prompt {
         let observed = 1 + random.below(recent.min(11));
         let queries = random.units(observed * heads * key_width);
         let held = |numbers: &mut dyn Iterator<Item = f32>| -> Vec<f32> {
-            numbers.map(|value| stored(value, dtype(number))).collect()
+            numbers.map(|value| stored(value, format(number))).collect()
         };
         let mut prompt = Prompt {
             call: PromptCall {
@@ -122,7 +122,8 @@ impl Prompt {
         let q = double(&self.queries[(query * heads + head) * width..][..width]);
         let k = kv_head * self.count(self.call.rows) + row;
         let k = &self.keys[k * width..][..width];
-        let k = if self.spec.cache.number == CacheType::Int8 { rounded(k) } else { double(k) };
+        let number = self.spec.cache.number;
+        let k = if number.is_coded() { rounded(number, k) } else { double(k) };
         let product: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
         let size: f64 = q.iter().zip(&k).map(|(q, k)| (q * k).abs()).sum();
         let (score, error) = (product * scale, (width as f64 + 3.0) * U * size * scale);

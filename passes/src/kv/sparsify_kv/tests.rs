@@ -1,13 +1,13 @@
 //! The number format of caches that nobody chose.
 
-use weir_ir::DType;
+use weir_ir::CacheFormat;
 use weir_ir::text::parse;
 
 use super::{Keep, suits_products};
 use crate::kv::policy::KvOptions;
 
 /// What a layer's keys come through, and the format of its weights.
-fn chosen(width: u32, weight: &str, bias: bool, is_normed: bool) -> DType {
+fn chosen(width: u32, weight: &str, bias: bool, is_normed: bool) -> CacheFormat {
     let bias_of_key = if bias { ", v2" } else { "" };
     let normed = if is_normed { "v6" } else { "v5" };
     let text = format!(
@@ -35,13 +35,13 @@ main {{
 #[test]
 fn rows_are_codes_where_scales_suit_them() {
     let int4 = "int4<block=32, scale=f16, zero=8>";
-    assert_eq!(chosen(32, int4, false, false), DType::I8);
-    assert_eq!(chosen(31, int4, false, false), DType::F16);
+    assert_eq!(chosen(32, int4, false, false), CacheFormat::I8);
+    assert_eq!(chosen(31, int4, false, false), CacheFormat::F16);
     // A few numbers of keys with biases outweigh the others, unless a norm follows.
-    assert_eq!(chosen(64, int4, true, false), DType::F16);
-    assert_eq!(chosen(64, int4, true, true), DType::I8);
-    assert_eq!(chosen(64, "bf16", false, false), DType::F16);
-    assert_eq!(chosen(64, "f32", false, false), DType::F32);
+    assert_eq!(chosen(64, int4, true, false), CacheFormat::F16);
+    assert_eq!(chosen(64, int4, true, true), CacheFormat::I8);
+    assert_eq!(chosen(64, "bf16", false, false), CacheFormat::F16);
+    assert_eq!(chosen(64, "f32", false, false), CacheFormat::F32);
 }
 
 /// What re-selection computes again looks as far back in a layer's window as it did before.
@@ -60,7 +60,7 @@ main {{
     );
     let graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let kv = KvOptions::parse("snapstream,rows=64,recent=16,window=12,reselect=8").unwrap();
-    let keep = Keep { kv: &kv, dtype: Some(DType::F32), context: 256 };
+    let keep = Keep { kv: &kv, format: Some(CacheFormat::F32), context: 256 };
     assert_eq!(keep.rows(&mut graph.clone(), 12), Ok(1));
     let error = keep.rows(&mut graph.clone(), 11).unwrap_err().to_string();
     assert!(error.starts_with("reselect= computes 12 observed rows again, more than the 11 rows"));
