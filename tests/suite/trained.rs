@@ -10,7 +10,7 @@ use weir_tests::systems::{Binary, Setup, list};
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
-    let mut models = vec![root().join("models/tales")];
+    let mut models = ["tales", "recall"].map(|model| root().join("models").join(model)).to_vec();
     if let Some(shared) = shared() {
         models.extend(
             ["BabyLlama-105", "TinyStories-656K", "stories260K"]

@@ -21,14 +21,14 @@ MOST_TOKENS = 160       # no answer is longer
 
 
 def case(rows, family, length, level):
-    """A document of this length without questions, and questions with their answers to put after it."""
+    """A document of this length without questions, questions with their answers to put after it, and its text."""
     rng = rows.rng
     room = 250          # for the question and its answer, and for a last statement that overruns
     share = {"single": 0.0, "passkey": 0.0}.get(family, rng.choice([0.05, 0.2, 0.5, 1.0]))
     document = data.Document(rows.world, rng, length - room, lambda text: len(rows.encode(text)), level, [family], share, 0)
     ids = [0] + [t for text, *_ in document.pieces for t in rows.encode(text)]
     asks = rng.sample(document.asks, min(8, len(document.asks)))
-    return ids, [(rng.choice(questions), answer) for _, questions, answer in asks]
+    return ids, [(rng.choice(questions), answer) for _, questions, answer in asks], "".join(text for text, *_ in document.pieces)
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def accuracy(model, rows, family, length, questions, level):
     stop = rows.encode("\n")[0]
     right = asked = 0
     while asked < questions:
-        ids, asks = case(rows, family, length, level)
+        ids, asks, _ = case(rows, family, length, level)
         caches = [[] for _ in model.blocks]
         model.hidden(torch.tensor([ids]), torch.arange(len(ids))[None], caches)
         for question, expected in asks:

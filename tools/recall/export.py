@@ -1,8 +1,9 @@
 """Writes a trained model as a Hugging Face folder and as ONNX, and checks both against the PyTorch model.
 
-    export.py OUT HF_FOLDER ONNX_FOLDER
+    export.py TEXTS OUT HF_FOLDER ONNX_FOLDER
 
-OUT is train.py's folder. The ONNX graph is torch.onnx.export's (dynamo, opset 18, float32 but for the
+TEXTS and OUT are train.py's folders. Beside ONNX_FOLDER lies reference.json then: what transformers writes
+greedily after short documents with a question. The ONNX graph is torch.onnx.export's (dynamo, opset 18, float32 but for the
 weights' storage in float16) of transformers'
 LlamaForCausalLM with cache inputs: input_ids, attention_mask, position_ids, past_key_values.N.key/value;
 outputs logits, present.N.key/value.
@@ -22,7 +23,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import data
+import evaluate
 import model as net
+from train import SEED
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "attention_dropout": 0.0,
@@ -109,6 +112,22 @@ def halve(graph):
 
 
 @torch.no_grad()
+def write_reference(theirs, rows, path):
+    """Greedy continuations by transformers."""
+    greedy = []
+    for family in ("multikey", "multivalue", "passkey", "single"):
+        rows.rng.seed(f"reference {family}")
+        _, asks, document = evaluate.case(rows, family, 440, 0)
+        prompt = document + asks[0][0]
+        ids = rows.tokenizer.encode(prompt).ids
+        done = theirs.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=48, do_sample=False)
+        greedy.append({"prompt": prompt, "prompt_ids": ids, "generated_ids": done[0, len(ids):].tolist()})
+        print(family, repr(asks[0][0]), repr(rows.tokenizer.decode(greedy[-1]["generated_ids"])), asks[0][1])
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"greedy": greedy}, file, indent=1)
+
+
+@torch.no_grad()
 def check(ours, theirs, folder, tokenizer):
     """Largest differences of the logits: transformers and ONNX Runtime (with a cache, in two steps) to ours."""
     text = "The special number for amber-otter is 48213. The sky is blue. What is the special number for amber-otter? It is 48213\n"
@@ -132,6 +151,7 @@ def check(ours, theirs, folder, tokenizer):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("texts")
     parser.add_argument("out")
     parser.add_argument("hf_folder")
     parser.add_argument("onnx_folder")
@@ -144,7 +164,10 @@ def main():
     write_hf(model, args.out, args.hf_folder)
     theirs = AutoModelForCausalLM.from_pretrained(args.hf_folder, dtype=torch.float32).eval()
     write_onnx(theirs, args.hf_folder, args.onnx_folder)
-    check(model.eval(), theirs, args.onnx_folder, Tokenizer.from_file(os.path.join(args.out, "tokenizer.json")))
+    tokenizer = Tokenizer.from_file(os.path.join(args.out, "tokenizer.json"))
+    check(model.eval(), theirs, args.onnx_folder, tokenizer)
+    rows = data.Rows(tokenizer, data.read_texts(args.texts), SEED, held_out=True)
+    write_reference(theirs, rows, os.path.join(args.onnx_folder, "..", "reference.json"))
 
 
 if __name__ == "__main__":
