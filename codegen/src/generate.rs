@@ -520,23 +520,28 @@ fn emit(
     if keep_texts {
         assembly.keep_clif();
     }
-    // Observe and compact have no wide version: all levels share them.
-    let mut prompt: Vec<(FuncId, FuncId)> = Vec::new();
+    // Compact has no wide version: all levels share it.
+    let mut compact: Vec<FuncId> = Vec::new();
     for (index, kind) in kinds.iter().enumerate() {
-        let name = format!("observe-{index}");
-        let spec = ObserveSpec { attend: kind.attend, source: kind.source };
-        let observe = emit_observe(&mut assembly, &name, &spec)?;
         let name = format!("compact-{index}");
-        prompt.push((observe, emit_compact(&mut assembly, &name, &kind.attend.cache)?));
+        compact.push(emit_compact(&mut assembly, &name, &kind.attend.cache)?);
     }
-    let mut levels: Vec<(IsaLevel, FuncId, Vec<FuncId>, FuncId)> = Vec::new();
+    let mut levels: Vec<(IsaLevel, FuncId, Vec<[FuncId; 3]>, FuncId)> = Vec::new();
     let chosen = |level: &IsaLevel| *level == IsaLevel::Portable || options.levels.contains(level);
     for level in IsaLevel::ALL.into_iter().filter(chosen) {
         let first = emit_segment(&mut assembly, embed, level, options.profile)?;
         let layers = kinds
             .iter()
-            .map(|kind| emit_segment(&mut assembly, &kind.plan, level, options.profile))
-            .collect::<Result<Vec<_>, _>>()?;
+            .zip(&compact)
+            .enumerate()
+            .map(|(index, (kind, compact))| {
+                let layer = emit_segment(&mut assembly, &kind.plan, level, options.profile)?;
+                let name = format!("observe-{index}");
+                let spec = ObserveSpec { attend: kind.attend, source: kind.source };
+                let observe = emit_observe(&mut assembly, &name, &spec, level)?;
+                Ok([layer, observe, *compact])
+            })
+            .collect::<Result<Vec<_>, CodegenError>>()?;
         let head = emit_segment(&mut assembly, head, level, options.profile)?;
         levels.push((level, first, layers, head));
     }
@@ -565,11 +570,9 @@ fn emit(
             head: at(head),
             kinds: layers
                 .into_iter()
-                .zip(&prompt)
-                .map(|(layer, (observe, compact))| KindCode {
-                    layer: at(layer),
-                    observe: at(*observe),
-                    compact: at(*compact),
+                .map(|segments| {
+                    let [layer, observe, compact] = segments.map(at);
+                    KindCode { layer, observe, compact }
                 })
                 .collect(),
         })

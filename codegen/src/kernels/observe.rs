@@ -6,8 +6,9 @@
 //! names what may stand in place of each of the three.
 //!
 //! Sixteen keys that lie in one block are scored together: lanes are rows, so that no product is
-//! summed across lanes, and every key is widened once for all queries of its group. A product adds
-//! its elements in ascending order, a mean its queries and heads likewise. Threads divide runs of 64
+//! summed across lanes, and a block is read once for all queries of its group. A product adds
+//! its elements in ascending order by fused steps, on all levels, a mean its queries and heads
+//! likewise. Threads divide runs of 64
 //! rows; a score depends on its own key and the queries alone, and what is relative to all candidates
 //! sums those of equal places in their blocks in ascending order, then the sixteen sums in pairs.
 //!
@@ -16,10 +17,10 @@
 
 use std::mem::offset_of;
 
-use weir_abi::{KEY_BLOCK, LayerCall, PromptCall, StepContext};
+use weir_abi::{IsaLevel, KEY_BLOCK, LayerCall, PromptCall, StepContext};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 
-use super::attention::{AttendSpec, WideBlock, plane_rows};
+use super::attention::{AttendSpec, BlockOfKeys, emit_block_products, plane_rows};
 use super::lots;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, POINTER, Value,
@@ -30,7 +31,9 @@ use crate::emit::{
 const RUN: i64 = 64;
 /// Vectors of a number of each row of a block.
 const FOURS: usize = KEY_BLOCK / 4;
-/// Queries that meet a block together: their sums fill half of the vector registers.
+/// Queries whose products with a block lie in memory together.
+const QUERIES: usize = 32;
+/// Queries that portable code multiplies together: their sums fill half of the vector registers.
 const TOGETHER: usize = 2;
 
 /// What a layer kind's candidates are scored by.
@@ -59,18 +62,35 @@ pub enum ScoreSource {
     },
 }
 
-/// Emits the segment.
+/// Emits the segment for a level: levels with the same products share it.
 pub fn emit_observe(
     assembly: &mut Assembly,
     name: &str,
     spec: &ObserveSpec,
+    level: IsaLevel,
 ) -> Result<FuncId, EmitError> {
-    let id = assembly.declare(name, segment_signature())?;
+    let cache = &spec.attend.cache;
+    let products = match spec.source {
+        ScoreSource::Queries { .. } => {
+            let query_row = spec.attend.score.heads * cache.key_width;
+            emit_block_products(assembly, cache, query_row, level)?
+        }
+        ScoreSource::Lots { .. } => None,
+    };
+    let name = match products {
+        Some(products) => format!("{name}-{}", assembly.name(products)),
+        None => name.to_owned(),
+    };
+    if let Some(known) = assembly.find(&name) {
+        return Ok(known);
+    }
+    let id = assembly.declare(&name, segment_signature())?;
     assembly.define(id, |b| {
         let (context, thread, threads) = b.segment_params();
         match spec.source {
             ScoreSource::Queries { pool, scoring } => {
-                let call = Call::new(b, spec.attend, scoring, context, [thread, threads]);
+                let how = (scoring, products);
+                let call = Call::new(b, spec.attend, how, context, [thread, threads]);
                 call.all_phases(b, pool);
             }
             ScoreSource::Lots { seed } => {
@@ -172,6 +192,8 @@ fn draw_lots(b: &mut Body<'_>, spec: &AttendSpec, seed: u32, context: Value, tea
 struct Call {
     spec: AttendSpec,
     scoring: Scoring,
+    /// Products of queries with a block of keys; none where they are written out.
+    products: Option<FuncId>,
     context: Value,
     team: [Value; 2],
     rows: Value,
@@ -190,8 +212,10 @@ struct Call {
     /// Least weights, `[heads]`.
     floors: Value,
     candidates: [Value; 2],
-    /// A block of keys on the stack.
+    /// A block of keys in single precision, on the stack.
     wide_keys: Value,
+    /// Products of queries with a block, `[QUERIES][KEY_BLOCK]`, on the stack.
+    dense: Value,
     /// Scores of its rows.
     sixteen: Value,
 }
@@ -200,7 +224,7 @@ impl Call {
     fn new(
         b: &mut Body<'_>,
         spec: AttendSpec,
-        scoring: Scoring,
+        (scoring, products): (Scoring, Option<FuncId>),
         context: Value,
         team: [Value; 2],
     ) -> Call {
@@ -211,6 +235,7 @@ impl Call {
         Call {
             spec,
             scoring,
+            products,
             context,
             team,
             rows,
@@ -222,6 +247,7 @@ impl Call {
             observed: b.load_count(prompt, offset_of!(PromptCall, observed) as i32),
             candidates: candidates(b, prompt, rows),
             wide_keys: b.stack(spec.cache.wide_block_bytes() as u32),
+            dense: b.stack((QUERIES * KEY_BLOCK * 4) as u32),
             sixteen: b.stack(KEY_BLOCK as u32 * 4),
             layer,
         }
@@ -271,11 +297,15 @@ impl Call {
         b.element(plane, at, 4)
     }
 
-    /// A block of keys in single precision.
-    fn block(&self, b: &mut Body<'_>, kv_head: Value, first: Value) -> WideBlock {
+    /// A block of keys: what products are made with.
+    fn block(&self, b: &mut Body<'_>, kv_head: Value, first: Value) -> BlockOfKeys {
         let slot = b.int(0);
         let keys = plane_rows(b, self.layer, false, slot, kv_head);
-        self.spec.cache.widen_block(b, keys, first, self.wide_keys)
+        let cache = &self.spec.cache;
+        match self.products {
+            Some(_) if !cache.number.is_coded() => cache.block_of_keys(b, keys, first),
+            _ => cache.widen_block(b, keys, first, self.wide_keys),
+        }
     }
 
     fn group(&self) -> usize {
@@ -290,44 +320,77 @@ impl Call {
         [b.element(self.queries, number, width as i64 * 4), b.element(self.sums, number, 4)]
     }
 
-    /// Scores of a block for so many queries of a head, from one on.
-    fn scores(&self, b: &mut Body<'_>, query: Value, count: usize, keys: &WideBlock) -> Vec<Rows> {
+    /// Products of so many queries of a head, at most [`QUERIES`], with a block, to [`Self::dense`].
+    fn multiply(&self, b: &mut Body<'_>, queries: Value, count: Value, keys: &BlockOfKeys) {
+        if let Some(products) = self.products {
+            b.call(products, &[queries, keys.numbers, self.dense, count]);
+            return;
+        }
+        let row = (self.spec.score.heads * self.spec.cache.key_width) as i64;
+        let together = |b: &mut Body<'_>, first: Value, count: usize| {
+            let queries = b.element(queries, first, row * 4);
+            let to = b.element(self.dense, first, KEY_BLOCK as i64 * 4);
+            let products = self.portable_products(b, queries, count, keys);
+            for (number, product) in products.into_iter().enumerate() {
+                b.store(product, to, number as i32 * 16);
+            }
+        };
+        let whole = b.ins().band_imm_s(count, -(TOGETHER as i64));
+        let zero = b.int(0);
+        b.for_range(zero, whole, TOGETHER as i64, |b, first| together(b, first, TOGETHER));
+        b.for_range(whole, count, 1, |b, first| together(b, first, 1));
+    }
+
+    /// Products of queries with a block, four rows after another.
+    fn portable_products(
+        &self,
+        b: &mut Body<'_>,
+        queries: Value,
+        count: usize,
+        keys: &BlockOfKeys,
+    ) -> Vec<Value> {
         let width = self.spec.cache.key_width;
         let stride = self.spec.score.heads * width;
         let zero = b.constant(LANES, 0.0);
         let step = if width.is_multiple_of(4) { 4 } else { 1 };
-        let sums =
-            b.fold_count(width as i64, step, &vec![zero; count * FOURS], |b, index, sums| {
-                let mut sums = sums.to_vec();
-                let key = b.element(keys.numbers, index, KEY_BLOCK as i64 * 4);
-                let query = b.element(query, index, 4);
-                for element in 0..step as usize {
-                    let rows: Rows = std::array::from_fn(|four| {
-                        b.load(LANES, key, ((element * FOURS + four) * 16) as i32)
-                    });
-                    for (number, sums) in sums.chunks_exact_mut(FOURS).enumerate() {
-                        let query = b.load(FLOAT, query, ((number * stride + element) * 4) as i32);
-                        let query = b.splat(query);
-                        for (row, sum) in rows.iter().zip(sums) {
-                            *sum = b.fma(query, *row, *sum);
-                        }
+        b.fold_count(width as i64, step, &vec![zero; count * FOURS], |b, index, sums| {
+            let mut sums = sums.to_vec();
+            let key = b.element(keys.numbers, index, KEY_BLOCK as i64 * 4);
+            let query = b.element(queries, index, 4);
+            for element in 0..step as usize {
+                let rows: Rows = std::array::from_fn(|four| {
+                    b.load(LANES, key, ((element * FOURS + four) * 16) as i32)
+                });
+                for (number, sums) in sums.chunks_exact_mut(FOURS).enumerate() {
+                    let query = b.load(FLOAT, query, ((number * stride + element) * 4) as i32);
+                    let query = b.splat(query);
+                    for (row, sum) in rows.iter().zip(sums) {
+                        *sum = b.fma(query, *row, *sum);
                     }
                 }
-                sums
-            });
-        let of_query = |sums: &[Value]| -> Rows {
-            std::array::from_fn(|four| {
-                let product = match keys.scales {
-                    Some(scales) => {
-                        let scales = b.load(LANES, scales, four as i32 * 16);
-                        b.fmul(sums[four], scales)
-                    }
-                    None => sums[four],
-                };
-                self.spec.score.of(b, product)
-            })
-        };
-        sums.chunks_exact(FOURS).map(of_query).collect()
+            }
+            sums
+        })
+    }
+
+    /// Scores of a block for the query of this number among those that were multiplied.
+    fn scores(&self, b: &mut Body<'_>, number: Value, keys: &BlockOfKeys) -> Rows {
+        let from = b.element(self.dense, number, KEY_BLOCK as i64 * 4);
+        std::array::from_fn(|four| {
+            let mut product = b.load(LANES, from, four as i32 * 16);
+            if let Some(scales) = keys.scales {
+                let scales = b.load(LANES, scales, four as i32 * 16);
+                product = b.fmul(product, scales);
+            }
+            self.spec.score.of(b, product)
+        })
+    }
+
+    /// Scores of a block for one query.
+    fn scores_of(&self, b: &mut Body<'_>, query: Value, keys: &BlockOfKeys) -> Rows {
+        let [zero, one] = [0, 1].map(|count| b.int(count));
+        self.multiply(b, query, one, keys);
+        self.scores(b, zero, keys)
     }
 
     /// What is left of a block's numbers where only candidates count.
@@ -363,7 +426,7 @@ impl Call {
         b: &mut Body<'_>,
         kv_head: Value,
         initial: f32,
-        body: impl FnOnce(&mut Body<'_>, &WideBlock, Value, Rows) -> Rows,
+        body: impl FnOnce(&mut Body<'_>, &BlockOfKeys, Value, Rows) -> Rows,
     ) -> Rows {
         let [begin, end] = self.candidates;
         let begin = b.ins().band_imm_s(begin, -(KEY_BLOCK as i64));
@@ -385,7 +448,7 @@ impl Call {
         let kv_head = self.kv_head(b, head);
         let [query, sum_at] = self.query(b, head, query);
         let most = self.fold_candidates(b, kv_head, f32::NEG_INFINITY, |b, keys, first, most| {
-            let scores = self.scores(b, query, 1, keys)[0];
+            let scores = self.scores_of(b, query, keys);
             let scores = self.of_candidates(b, first, scores, f32::NEG_INFINITY);
             each(most, scores, |most, score| b.fmax(most, score))
         });
@@ -393,7 +456,7 @@ impl Call {
         let most = b.max_lanes(most);
         let most_lanes = b.splat(most);
         let sum = self.fold_candidates(b, kv_head, 0.0, |b, keys, first, sum| {
-            let scores = self.scores(b, query, 1, keys)[0];
+            let scores = self.scores_of(b, query, keys);
             let weights = scores.map(|score| weight_of(b, score, most_lanes));
             let weights = self.of_candidates(b, first, weights, 0.0);
             each(sum, weights, |sum, weight| b.fadd(sum, weight))
@@ -428,31 +491,27 @@ impl Call {
     }
 
     /// What the queries of a head give the keys of a block: their mean or their largest.
-    fn of_head(&self, b: &mut Body<'_>, keys: &WideBlock, head: Value) -> Rows {
+    fn of_head(&self, b: &mut Body<'_>, keys: &BlockOfKeys, head: Value) -> Rows {
         let is_mean = self.scoring.aggregate == Aggregate::Mean;
-        let with_queries = |b: &mut Body<'_>, query: Value, count: usize, mass: &[Value]| {
-            let [query, sum] = self.query(b, head, query);
-            let scores = self.scores(b, query, count, keys);
-            let mut mass = rows_of(mass);
-            for (number, scores) in scores.into_iter().enumerate() {
-                let heads = self.spec.score.heads;
-                let sum = b.load(FLOAT, sum, (number * heads * 4) as i32);
+        let [zero, most] = [0, QUERIES as i64].map(|count| b.int(count));
+        let nothing = [b.constant(LANES, 0.0); FOURS];
+        let step = QUERIES as i64;
+        let mass = b.fold_range(zero, self.observed, step, &nothing, |b, first, mass| {
+            let [queries, sums] = self.query(b, head, first);
+            let rest = b.sub(self.observed, first);
+            let count = b.min(rest, most);
+            self.multiply(b, queries, count, keys);
+            b.fold_range(zero, count, 1, mass, |b, number, mass| {
+                let scores = self.scores(b, number, keys);
+                let sum = b.element(sums, number, self.spec.score.heads as i64 * 4);
+                let sum = b.load(FLOAT, sum, 0);
                 let sum = b.splat(sum);
-                mass = each(mass, scores, |mass, score| {
+                let mass = each(rows_of(mass), scores, |mass, score| {
                     let weight = weight_of(b, score, sum);
                     if is_mean { b.fadd(mass, weight) } else { b.fmax(mass, weight) }
                 });
-            }
-            mass.to_vec()
-        };
-        let whole = b.ins().band_imm_s(self.observed, -(TOGETHER as i64));
-        let zero = b.int(0);
-        let nothing = [b.constant(LANES, 0.0); FOURS];
-        let mass = b.fold_range(zero, whole, TOGETHER as i64, &nothing, |b, query, mass| {
-            with_queries(b, query, TOGETHER, mass)
-        });
-        let mass = b.fold_range(whole, self.observed, 1, &mass, |b, query, mass| {
-            with_queries(b, query, 1, mass)
+                mass.to_vec()
+            })
         });
         let mass = rows_of(&mass);
         if !is_mean {
@@ -465,7 +524,7 @@ impl Call {
     }
 
     /// What the heads of a group give the rows of a block.
-    fn score(&self, b: &mut Body<'_>, kv_head: Value, keys: &WideBlock) -> Rows {
+    fn score(&self, b: &mut Body<'_>, kv_head: Value, keys: &BlockOfKeys) -> Rows {
         let group = self.group();
         let nothing = [b.constant(LANES, 0.0); FOURS];
         let total = b.fold_count(group as i64, 1, &nothing, |b, member, total| {

@@ -314,6 +314,17 @@ impl CacheShape {
         KeyAside { numbers: to, scale: Some(b.load(FLOAT, scale, 0)) }
     }
 
+    /// The keys of a block as they lie, of a format without codes.
+    pub(in crate::kernels) fn block_of_keys(
+        &self,
+        b: &mut Body<'_>,
+        plane: Value,
+        first_row: Value,
+    ) -> BlockOfKeys {
+        let numbers = b.element(plane, first_row, self.key_bytes() as i64);
+        BlockOfKeys { numbers, scales: None }
+    }
+
     /// The keys of a block in single precision, `[width][KEY_BLOCK]`: where they lie, if that is what
     /// they are, or else widened to memory of [`Self::wide_block_bytes`].
     pub(in crate::kernels) fn widen_block(
@@ -322,10 +333,10 @@ impl CacheShape {
         plane: Value,
         first_row: Value,
         to: Value,
-    ) -> WideBlock {
+    ) -> BlockOfKeys {
         let block = b.element(plane, first_row, self.key_bytes() as i64);
         match self.number {
-            CacheType::F32 => WideBlock { numbers: block, scales: None },
+            CacheType::F32 => BlockOfKeys { numbers: block, scales: None },
             CacheType::F16 | CacheType::Bf16 => {
                 b.for_count((self.key_width * KEY_BLOCK) as i64, 4, |b, index| {
                     let from = b.element(block, index, self.number.bytes() as i64);
@@ -333,7 +344,7 @@ impl CacheShape {
                     let to = b.element(to, index, 4);
                     b.store(four, to, 0);
                 });
-                WideBlock { numbers: to, scales: None }
+                BlockOfKeys { numbers: to, scales: None }
             }
             CacheType::Int8 => {
                 let quads = self.key_width.div_ceil(QUAD);
@@ -356,7 +367,7 @@ impl CacheShape {
                     }
                 });
                 let scales = b.add_const(block, (KEY_BLOCK * self.bytes_of(true)) as i64);
-                WideBlock { numbers: to, scales: Some(scales) }
+                BlockOfKeys { numbers: to, scales: Some(scales) }
             }
             CacheType::Int4 => unpack::widen_block(b, self, block, to),
         }
@@ -393,9 +404,9 @@ pub(in crate::kernels) struct KeyAside {
     pub(in crate::kernels) scale: Option<Value>,
 }
 
-/// Keys of a block in single precision: rows are neighbours.
+/// Keys of a block: rows are neighbours.
 #[derive(Clone, Copy)]
-pub(in crate::kernels) struct WideBlock {
+pub(in crate::kernels) struct BlockOfKeys {
     /// Number `i` of row `r` at `i · KEY_BLOCK + r`.
     pub(in crate::kernels) numbers: Value,
     /// What products with them are multiplied by: a factor for each row.

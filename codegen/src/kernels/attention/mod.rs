@@ -36,11 +36,11 @@ use std::mem::offset_of;
 
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
+pub(super) use self::cache::{BlockOfKeys, KEY_OFFSET, KeyAside, QUAD, TOP_CODE, plane_rows};
 pub use self::cache::{CacheShape, CacheType};
-pub(super) use self::cache::{KEY_OFFSET, KeyAside, QUAD, TOP_CODE, WideBlock, plane_rows};
 use self::scratch::Scratch;
 use self::unpack::Unpack;
-use self::vector::{Dots, Width};
+use self::vector::{Dots, Vectors, Width};
 use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
@@ -172,6 +172,29 @@ pub fn emit_attend(
         None => portable::define(assembly, id, spec)?,
     }
     Ok(id)
+}
+
+/// Emits (queries, block of keys, products, number of queries): products of queries, `query_row` floats
+/// from each other, with the keys of a block, f32 `[query][KEY_BLOCK]`, every one summed by fused steps
+/// in ascending order. The keys are as the cache holds them, or in single precision
+/// ([`CacheShape::widen_block`]) where it holds codes. Nothing where there is no version for a level.
+pub(super) fn emit_block_products(
+    assembly: &mut Assembly,
+    cache: &CacheShape,
+    query_row: usize,
+    level: IsaLevel,
+) -> Result<Option<FuncId>, EmitError> {
+    let Some(width) = Width::of(level) else { return Ok(None) };
+    let number = cache.number.aside().name();
+    let symbol = format!("products-{}x{query_row}-{number}-{}", cache.key_width, width.lanes());
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(Some(known));
+    }
+    let id = assembly.declare(&symbol, signature(&[POINTER; 4], &[]))?;
+    assembly.assemble(id, |code| {
+        tile::float::block_products(&mut Vectors { code, width }, cache, query_row * 4)
+    })?;
+    Ok(Some(id))
 }
 
 /// A cache range of a row, each number an `i64`.

@@ -12,7 +12,7 @@ mod wide;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 use weir_ir::interpret::codes::LEVELS;
 
-use super::cache::{CacheShape, CacheType, GROUP, KEY_OFFSET, QUAD, WideBlock};
+use super::cache::{BlockOfKeys, CacheShape, CacheType, GROUP, KEY_OFFSET, QUAD};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FuncId, INTS, InstBuilder, LANES, Lanes, POINTER, Value,
     signature,
@@ -136,7 +136,7 @@ pub(super) fn widen_block(
     cache: &CacheShape,
     block: Value,
     to: Value,
-) -> WideBlock {
+) -> BlockOfKeys {
     let levels = Levels::of(b, false);
     let groups = cache.key_width.div_ceil(GROUP);
     let quad_bytes = QUAD * KEY_BLOCK * 4;
@@ -163,7 +163,7 @@ pub(super) fn widen_block(
     let from = b.add_const(block, (KEY_BLOCK * cache.bytes_of(true)) as i64);
     let scales = b.add_const(to, (groups * 2 * quad_bytes) as i64);
     widen_scales(b, from, scales);
-    WideBlock { numbers: to, scales: Some(scales) }
+    BlockOfKeys { numbers: to, scales: Some(scales) }
 }
 
 /// The scales of a block in single precision.

@@ -11,6 +11,7 @@ mod attention_exact;
 mod attention_interpreted;
 mod attention_planes;
 mod attention_random;
+mod block_products;
 mod elements;
 mod faults;
 mod gated;
@@ -79,9 +80,9 @@ struct Kernel {
 impl Kernel {
     fn new(emit: impl FnOnce(&mut Assembly) -> Result<FuncId, EmitError>) -> Kernel {
         let mut assembly = Assembly::new().unwrap();
-        emit(&mut assembly).unwrap();
+        let id = emit(&mut assembly).unwrap();
+        let name = assembly.name(id).to_owned();
         let image = assembly.finish().unwrap();
-        let name = image.symbols[0].name.clone();
         Kernel { code: ExecutableCode::new(&image).unwrap(), name }
     }
 

@@ -6,6 +6,7 @@ use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 use weir_ir::interpret::select::lot;
 use weir_ir::interpret::stored;
 
+use super::attention::levels;
 use super::attention_planes::{encoded_planes, format, rounded, value_rows};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
@@ -323,7 +324,9 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let words = [std::ptr::from_ref(&context) as u64];
 
     let spec = ObserveSpec { attend: prompt.spec, source: prompt.source };
-    let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec);
+    let levels = levels();
+    let level = levels[random.below(levels.len())];
+    let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
     Kernel::new(observe).call_team(&words, threads);
     let candidates = prompt.candidates();
     let observed = floats(scores.bytes());
@@ -336,7 +339,7 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
                 continue;
             }
             let (exact, bound) = scores[row - candidates.start];
-            within(&(prompt.spec, prompt.source, kv_head, row), *got, exact, bound);
+            within(&(prompt.spec, prompt.source, level, kv_head, row), *got, exact, bound);
         }
     }
 

@@ -125,7 +125,12 @@ fn columns(v: &mut Vectors<'_>, product: &dyn Product, blocks: &Blocks) -> Emitt
 }
 
 /// All `r8` rows of a block of columns.
-fn rows(v: &mut Vectors<'_>, product: &dyn Product, blocks: &Blocks, part: usize) -> Emitted {
+pub(super) fn rows(
+    v: &mut Vectors<'_>,
+    product: &dyn Product,
+    blocks: &Blocks,
+    part: usize,
+) -> Emitted {
     v.code.mov(r10, rdi)?;
     v.code.mov(r11, rdx)?;
     if product.goes_on() {

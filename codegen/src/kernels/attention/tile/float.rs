@@ -9,9 +9,9 @@ use weir_abi::KEY_BLOCK;
 use super::Tile;
 use super::blocks::{
     AHEAD, Blocks, LEFT, Product, RIGHT, all_columns, close, first_columns, known_turns, open,
-    turns,
+    rows, turns,
 };
-use crate::kernels::attention::cache::CacheType;
+use crate::kernels::attention::cache::{CacheShape, CacheType};
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::vector::{Emitted, Vectors, Width};
 
@@ -22,7 +22,7 @@ const FEW_COLUMNS: usize = 4;
 /// Reduction steps of a turn.
 const UNROLL: usize = 4;
 
-/// The product; and what lies [`AHEAD`] from the right side is asked for.
+/// The product.
 struct Floats {
     width: Width,
     /// Bytes from row to row of the left side, whose reduction is dense.
@@ -37,6 +37,8 @@ struct Floats {
     /// Steps, if they are known; else they come in `r9`.
     steps: Option<usize>,
     goes_on: bool,
+    /// Whether blocks of few rows ask for what lies [`AHEAD`].
+    asks: bool,
 }
 
 impl Floats {
@@ -99,7 +101,7 @@ impl Product for Floats {
         v.code.mov(LEFT, r10)?;
         v.code.mov(RIGHT, rsi)?;
         // A block of many rows computes for longer than its keys or values take to come.
-        let asks = rows <= product.blocks(true).rows[0];
+        let asks = product.asks && rows <= product.blocks(true).rows[0];
         let step = |v: &mut Vectors<'_>, step: usize| -> Emitted {
             if asks {
                 for line in product.lines(step, (0..columns).map(|column| column * lanes)) {
@@ -155,11 +157,39 @@ pub(in crate::kernels::attention) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>
         result_row: SCORE_ROW,
         steps: Some(tile.key_width),
         goes_on: false,
+        asks: true,
     };
     let saved = open(v)?;
     v.code.mov(AHEAD, r9)?;
     v.code.sub(AHEAD, rsi)?;
     first_columns(v, &product)?;
+    close(v, saved)
+}
+
+/// `(queries, block of keys, products, number of queries)`: products with the keys of one block, dense,
+/// `[query][KEY_BLOCK]`. Queries are `query_row` bytes from each other; keys are what the cache holds,
+/// or in single precision where these are codes.
+pub(in crate::kernels::attention) fn block_products(
+    v: &mut Vectors<'_>,
+    cache: &CacheShape,
+    query_row: usize,
+) -> Emitted {
+    let right = cache.number.aside();
+    let product = Floats {
+        width: v.width,
+        left_row: query_row,
+        right,
+        right_step: KEY_BLOCK * right.bytes(),
+        right_block: KEY_BLOCK * cache.key_width * right.bytes(),
+        result_row: KEY_BLOCK * 4,
+        steps: Some(cache.key_width),
+        goes_on: false,
+        asks: false,
+    };
+    let blocks = Blocks { columns: KEY_BLOCK / v.width.lanes(), ..product.blocks(false) };
+    let saved = open(v)?;
+    v.code.mov(r8, rcx)?;
+    rows(v, &product, &blocks, 0)?;
     close(v, saved)
 }
 
@@ -176,6 +206,7 @@ pub(in crate::kernels::attention) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>
         result_row: tile.scratch.sum_row,
         steps: None,
         goes_on: true,
+        asks: true,
     };
     let lanes = v.width.lanes();
     let mut ones = v.code.create_label();
