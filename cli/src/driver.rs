@@ -456,6 +456,7 @@ fn kv(options: &ModelOptions) -> Result<KvOptions, Failure> {
         Some(rows) => kv.with_rows(rows).map_err(place(format!("--kv-rows {rows}")))?,
         None => kv,
     };
+    let kv = if options.draft > 0 { kv.with_draft(options.draft) } else { kv };
     match &options.kv_budget {
         Some(text) => kv.with_budget(budget(text)?).map_err(place(format!("--kv-budget {text}"))),
         None => Ok(kv),

@@ -61,8 +61,15 @@ impl Execute {
             Some(Other::Bench(_)) => None,
         };
         let slots = slots.unwrap_or(DEFAULT_SLOTS);
+        let draft = match &self.command {
+            None => self.generate.drafting.draft,
+            Some(Other::Generate(generate)) => generate.drafting.draft,
+            Some(Other::Chat(chat)) => chat.drafting.draft,
+            Some(_) => None,
+        };
+        let draft = draft.unwrap_or(0);
         let compiled =
-            load(&ModelOptions { slots, ..self.model.clone() }, &self.report, &progress)?;
+            load(&ModelOptions { slots, draft, ..self.model.clone() }, &self.report, &progress)?;
         let model = weir_runtime::Model::new(compiled)?;
         match &self.command {
             None => self.generate.run(&model)?,

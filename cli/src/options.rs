@@ -44,6 +44,9 @@ Scores of rows: agg=mean|max|defensive over queries and heads, normalise=all|can
 neighbours pooled by pooling=average|max|reference; mode=elastic|static: whether rows that a prompt \
 leaves free serve the answer
 
+draft=N makes room for guessing N tokens ahead (generate --draft N): N + 1 rows more of a slot, and \
+none with full [default: none]
+
 stream and snapstream: reservoir=N of the rows hold a sample of those that the answer has pushed out \
 of the recent ones, drawn by lot (seed=) for each head [default: none]
 snapstream: reselect=T makes room for T more rows; when the answer has taken it, rows= of all are \
@@ -77,6 +80,10 @@ pub struct ModelOptions {
     /// Rows of a slot; short for rows= in --kv
     #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
+
+    /// Tokens that may be guessed ahead, unless --kv says so; `weir run` has its own option for it
+    #[arg(skip)]
+    pub draft: u32,
 
     /// How layers share the rows that are selected; short for budget= in --kv [default: uniform]
     #[arg(

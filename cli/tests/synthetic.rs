@@ -38,6 +38,7 @@ fn options(model: &Path) -> ModelOptions {
         context: None,
         kv: vec!["full".to_owned()],
         kv_rows: None,
+        draft: 0,
         kv_budget: None,
         kv_dtype: Vec::new(),
         weights: None,

@@ -382,6 +382,7 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         observed: rows.observed,
         pool: rows.pool,
         growth: rows.growth,
+        in_flight: rows.in_flight,
         reservoir: rows.reservoir,
         reselect: rows.reselect.into(),
     })

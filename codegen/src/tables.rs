@@ -135,6 +135,7 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.observed,
                 layout.pool,
                 layout.growth,
+                layout.in_flight,
                 layout.reservoir,
                 layout.reselect,
             ]);

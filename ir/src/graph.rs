@@ -288,8 +288,11 @@ pub struct CacheRows {
     pub selected: u32,
     /// R.
     pub recent: u32,
-    /// Rows beside these that no prompt fills (D in the ring's arithmetic): room for generated ones.
+    /// Rows beside these that no prompt fills: room for generated ones.
     pub growth: u32,
+    /// D: further rows of the ring, for tokens that are guessed and may be taken back. No query reads
+    /// as many rows of the ring as it has.
+    pub in_flight: u32,
     /// N: further rows, which hold a sample of those that have left the ring.
     pub reservoir: u32,
     /// Whether rows are selected from anew when there is no room left for generated ones.
@@ -314,6 +317,7 @@ impl CacheRows {
             selected: 0,
             recent,
             growth: 0,
+            in_flight: 0,
             reservoir: 0,
             reselect: false,
             observed: 0,
@@ -330,7 +334,7 @@ impl CacheRows {
 
     /// S + K + R, and the rows beside them: rows of a slot.
     pub fn rows(&self) -> u32 {
-        self.prompt_rows() + self.growth + self.reservoir
+        self.prompt_rows() + self.growth + self.in_flight + self.reservoir
     }
 
     /// Whether rows of longer prompts are selected by what queries attend to.
@@ -467,7 +471,7 @@ impl Body {
 impl CacheRows {
     /// Checks the numbers against each other (section 2 of the method's document).
     pub fn check(&self) -> Result<(), String> {
-        let parts = [self.selected, self.recent, self.growth, self.reservoir];
+        let parts = [self.selected, self.recent, self.growth, self.in_flight, self.reservoir];
         let total = parts.iter().try_fold(self.sinks, |total, rows| total.checked_add(*rows));
         if total.is_none() {
             return Err("the sum of rows overflows".into());
@@ -504,6 +508,16 @@ impl CacheRows {
         let has_reservoir = matches!(self.policy, KvPolicy::Stream | KvPolicy::Snapstream);
         if !has_reservoir && self.reservoir > 0 {
             return Err(format!("policy {} has no reservoir", self.policy.name()));
+        }
+        if self.in_flight > 0 {
+            if self.policy == KvPolicy::Full {
+                return Err("a full cache overwrites no row: none is needed in flight".into());
+            }
+            if self.reservoir > 0 || self.reselect {
+                let what = "a row in flight may be taken back, but not what it has moved to a \
+                            reservoir or had selected anew";
+                return Err(what.into());
+            }
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl COptions {
         RuntimeOptions {
             slots: (options.slots != 0).then_some(options.slots),
             threads: (options.threads != 0).then_some(options.threads as usize),
-            isa: None,
+            ..RuntimeOptions::default()
         }
     }
 }
@@ -525,8 +525,10 @@ impl CEngine {
             reused_tokens,
             kv_rows_kept,
             kv_rows_dropped,
-            // Requests from here ask for the exact history.
+            // Requests from here ask for the exact history, and nothing is guessed ahead.
             history: _,
+            drafted_tokens: _,
+            accepted_tokens: _,
         } = queued.usage;
         CEvent {
             kind: queued.kind,

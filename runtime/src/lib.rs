@@ -21,6 +21,7 @@ pub mod cache;
 pub mod command;
 pub mod comparison;
 pub mod cores;
+pub mod drafts;
 pub mod engine;
 mod error;
 pub mod facts;

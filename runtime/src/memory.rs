@@ -51,6 +51,7 @@ impl MemoryCeiling {
         let cache = SlotCache::bytes(&layers, shape.slots)
             .ok_or_else(|| RuntimeError::Tables("the cache exceeds 64 bits".into()))?;
         let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);
+        let logit_rows = (slots * (1 + u64::from(options.draft))).min(shape.max_rows.into());
         // Tokens of prompts, of the queue and of answers.
         let tokens = 4 * 3 * slots * u64::from(shape.context);
         Ok(MemoryCeiling {
@@ -59,8 +60,9 @@ impl MemoryCeiling {
             cache,
             step: header.arena_bytes.saturating_add(hidden),
             prefill: prefill.hidden.saturating_add(prefill.rows).saturating_add(prefill.scores),
-            // Per slot a row of logits and, with penalties, a count and a mark; candidates once.
-            logits: vocabulary * (4 * slots + 5 * slots + 8),
+            // Per slot a row of logits and one for each guess, as far as a step has rows; with penalties,
+            // a count and a mark; candidates once.
+            logits: vocabulary * (4 * logit_rows + 5 * slots + 8),
             // The packed form is used where it lies; an allowance of its size for what opening it
             // and encoding a prompt build besides.
             tokenizer: model.tokenizer().len() as u64,

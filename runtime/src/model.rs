@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use weir_tokenizer::Tokenizer;
 
+use crate::drafts::PromptLookup;
 use crate::engine::Engine;
 use crate::facts::Facts;
 use crate::forward::Forward;
@@ -174,6 +175,11 @@ impl Model {
     /// An engine.
     pub fn engine(&self, options: &RuntimeOptions) -> Result<Engine<Forward>, RuntimeError> {
         let forward = self.forward(options)?;
-        Ok(Engine::new(forward, self.tokenizer()?.cloned(), self.facts.eos_token_ids.clone()))
+        let eos = self.facts.eos_token_ids.clone();
+        let mut engine = Engine::new(forward, self.tokenizer()?.cloned(), eos);
+        if options.draft > 0 {
+            engine.guess(options.draft, PromptLookup)?;
+        }
+        Ok(engine)
     }
 }

@@ -196,7 +196,8 @@ impl WorkCounter {
         for (kind, layout) in &self.layers {
             let placement = Placement::new(layout, length);
             // A layer that would drop rows keeps all while it computes.
-            let dense = shape.direct_rows < length && layout.rows < length && layout.window == 0;
+            let dense =
+                shape.direct_rows < length && layout.prompt_rows() < length && layout.window == 0;
             let read = |p: u32| if dense { u64::from(p) + 1 } else { read(&placement.spans(0, p)) };
             let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
             self.loads.kinds[*kind] += Load {
@@ -248,6 +249,7 @@ mod tests {
             observed: 0,
             pool: 1,
             growth: 0,
+            in_flight: 0,
             reservoir: 0,
             reselect: 0,
         }

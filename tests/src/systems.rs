@@ -64,6 +64,7 @@ impl Setup {
             context: Some(self.context),
             kv: vec![self.kv.clone()],
             kv_rows: None,
+            draft: 0,
             kv_budget: None,
             kv_dtype: self.kv_dtype.into_iter().collect(),
             weights: self.weights.clone(),

@@ -87,7 +87,8 @@ fn answers(
     slots: u32,
     order: Order,
 ) -> Result<BTreeMap<usize, Vec<u32>>> {
-    let options = RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None };
+    let options =
+        RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None, draft: 0 };
     let mut engine = model.engine(&options)?;
     let vocabulary = model.compiled().header().vocabulary;
     let request = |number: usize| {

@@ -6,6 +6,7 @@ mod broken;
 mod company;
 mod conversation;
 mod golden;
+mod guesses;
 mod invariance;
 mod library;
 mod memory;
@@ -31,6 +32,7 @@ fn main() {
     trials.extend(trained::trials());
     trials.extend(weights::trials());
     trials.extend(policies::trials());
+    trials.extend(guesses::trials());
     trials.extend(company::trials());
     trials.extend(conversation::trials());
     trials.extend(invariance::trials());

@@ -1,5 +1,6 @@
 //! The state of one cache for one sequence: dense while the prompt runs, then the rows that its
-//! layout keeps (sections 3 and 4 of the method's document, without rows in flight).
+//! layout keeps (sections 3 and 4 of the method's document). Rows in flight are those that one [`CacheState::append`] writes behind a prompt;
+//! [`CacheState::take_back`] undoes the last of them.
 //!
 //! Keys and values are rounded to the cache's number format when they are written. A row that was
 //! never written is never read; it holds NaN, so that a wrong range shows.
@@ -39,6 +40,8 @@ pub struct Kept {
     pub anchor: usize,
     /// Re: rows of the ring.
     pub ring: usize,
+    /// D: how many of them no query reads.
+    pub in_flight: usize,
     /// The first position that the prompt's end wrote to the ring: max(a, L - R).
     pub oldest: usize,
     /// N: rows behind the ring, a sample of what has left it.
@@ -50,8 +53,9 @@ pub struct Kept {
 impl Kept {
     /// Where a layout puts the rows of a prompt, but for the positions that are selected.
     pub(super) fn of(layout: &CacheRows, length: usize) -> Kept {
-        let [sinks, capacity, recent, growth] =
-            [layout.sinks, layout.selected, layout.recent, layout.growth].map(|rows| rows as usize);
+        let [sinks, capacity, recent, growth, in_flight] =
+            [layout.sinks, layout.selected, layout.recent, layout.growth, layout.in_flight]
+                .map(|rows| rows as usize);
         let valid = length.saturating_sub(sinks + recent).min(capacity);
         let base = if layout.elastic { sinks + valid } else { sinks + capacity };
         let anchor = if layout.elastic { sinks + valid } else { sinks };
@@ -60,7 +64,8 @@ impl Kept {
             valid,
             base,
             anchor,
-            ring: sinks + capacity + recent + growth - base,
+            ring: sinks + capacity + recent + growth + in_flight - base,
+            in_flight,
             oldest: anchor.max(length.saturating_sub(recent)),
             reservoir: layout.reservoir as usize,
             positions: Vec::new(),
@@ -77,14 +82,25 @@ impl Kept {
         }
     }
 
-    /// The position that ring row `index` holds when `rows` rows exist.
+    /// The position that ring row `index` holds when `rows` rows exist and none is in flight; none if
+    /// no query reads it any more.
     pub fn held(&self, index: usize, rows: usize) -> Option<usize> {
         let first = self.anchor + index;
         if rows <= first {
             return None;
         }
         let position = first + (rows - 1 - first) / self.ring * self.ring;
-        (position >= self.oldest).then_some(position)
+        (position >= self.first_read(rows)).then_some(position)
+    }
+
+    /// The first position that the last of `rows` rows reads in the ring.
+    fn first_read(&self, rows: usize) -> usize {
+        self.oldest.max((rows + self.in_flight).saturating_sub(self.ring))
+    }
+
+    /// Whether some of `rows` rows were written over others.
+    fn overwrites(&self, rows: usize) -> bool {
+        rows > self.ring + self.oldest
     }
 
     /// How many rows have left the ring when `rows` rows exist; the last was at position
@@ -138,7 +154,7 @@ impl CacheState {
             EvalFault::Operand(format!("{without} rows less than {} are none", self.rows))
         })?;
         let fixed = if end < kept.sinks { end } else { kept.sinks + kept.valid };
-        let oldest = kept.oldest.max(self.rows.saturating_sub(kept.ring));
+        let oldest = kept.first_read(self.rows);
         let rows: Vec<usize> =
             (0..fixed).chain((oldest..end).map(|position| kept.row(position))).collect();
         let (mut keys, mut values) = (self.keys.emptied(), self.values.emptied());
@@ -152,7 +168,8 @@ impl CacheState {
         Ok(())
     }
 
-    /// Writes new rows, `[rows, kv heads, width]`.
+    /// Writes new rows, `[rows, kv heads, width]`. Behind a prompt they are at most as many as may be
+    /// in flight, where they overwrite others.
     pub fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<(), EvalFault> {
         let count = key.sizes().first().copied().unwrap_or(0);
         let (key_row, value_row) = (self.keys.row(), self.values.row());
@@ -160,8 +177,14 @@ impl CacheState {
         if key.len() != count * key_row || value.len() != count * value_row {
             return Err(EvalFault::Operand("rows do not fit the cache".into()));
         }
-        if self.kept.is_some() && count != 1 {
-            return Err(EvalFault::Operand(format!("{count} rows behind a bounded prompt")));
+        if let Some(kept) = &self.kept
+            && count > kept.in_flight.max(1)
+            && kept.overwrites(self.rows + count)
+        {
+            let most = kept.in_flight;
+            return Err(EvalFault::Operand(format!(
+                "{count} rows behind a bounded prompt, of which {most} may be in flight"
+            )));
         }
         for index in 0..count {
             self.sample()?;
@@ -170,6 +193,23 @@ impl CacheState {
             self.values.write(row, &value[index * value_row..][..value_row])?;
             self.rows += 1;
         }
+        Ok(())
+    }
+
+    /// Takes back the last `rows` rows, of those that the last [`CacheState::append`] wrote behind a
+    /// prompt: what they overwrote is read no more. Nothing is restored.
+    pub fn take_back(&mut self, rows: usize) -> Result<(), EvalFault> {
+        let most = self.kept.as_ref().map_or(0, |kept| match kept.overwrites(self.rows) {
+            true => kept.in_flight.saturating_sub(1),
+            false => self.rows,
+        });
+        if rows > most {
+            return Err(EvalFault::Operand(format!(
+                "{rows} of {} rows are taken back, and at most {most} can be",
+                self.rows
+            )));
+        }
+        self.rows -= rows;
         Ok(())
     }
 
@@ -311,17 +351,17 @@ impl CacheState {
         let Some(kept) = &self.kept else {
             return (0..=position).filter(|row| near(*row)).collect();
         };
-        let mut seen: Vec<usize> =
-            (0..kept.sinks.min(self.rows)).filter(|row| near(*row)).collect();
+        let rows = position + 1;
+        let mut seen: Vec<usize> = (0..kept.sinks.min(rows)).filter(|row| near(*row)).collect();
         let chosen = kept.positions.get(head).map_or(&[][..], Vec::as_slice);
         seen.extend(
             (0..kept.valid).filter(|index| near(chosen[*index])).map(|index| kept.sinks + index),
         );
         seen.extend((0..kept.ring).filter_map(|index| {
-            kept.held(index, self.rows).filter(|held| near(*held)).map(|_| kept.base + index)
+            kept.held(index, rows).filter(|held| near(*held)).map(|_| kept.base + index)
         }));
         // No window reads a cache with a reservoir.
-        let sample = kept.left(self.rows).min(kept.reservoir);
+        let sample = kept.left(rows).min(kept.reservoir);
         seen.extend((0..sample).map(|index| kept.base + kept.ring + index));
         seen
     }

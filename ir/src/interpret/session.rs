@@ -91,6 +91,24 @@ impl<'g> Session<'g> {
         })
     }
 
+    /// Runs tokens of which all but the first are guessed, with their rows in flight; logits of their
+    /// rows. Caches that select rows anew have no such rows.
+    pub fn guess(&mut self, ids: &[i64]) -> Result<Vec<Vec<f32>>, EvalError> {
+        self.tokens.extend_from_slice(ids);
+        self.run(ids)
+    }
+
+    /// Takes back the last `count` of them.
+    pub fn take_back(&mut self, count: usize) -> Result<(), EvalError> {
+        for (index, cache) in self.caches.iter_mut().enumerate() {
+            let place = || format!("k{index}");
+            cache.take_back(count).map_err(|fault| EvalError { place: place(), fault })?;
+        }
+        self.past -= count;
+        self.tokens.truncate(self.past);
+        Ok(())
+    }
+
     fn run(&mut self, ids: &[i64]) -> Result<Vec<Vec<f32>>, EvalError> {
         let whole = |fault| EvalError { place: "the graph".into(), fault };
         let graph = self.interpreter.graph();

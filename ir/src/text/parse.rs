@@ -450,6 +450,7 @@ impl<'t> Line<'t> {
                 observed: self.field("observed")?,
                 pool: self.field("pool")?,
                 growth: if self.take("growth=") { self.number()? } else { 0 },
+                in_flight: if self.take("in_flight=") { self.number()? } else { 0 },
                 reservoir: if self.take("reservoir=") { self.number()? } else { 0 },
                 reselect: if self.take("reselect=") { self.number()? } else { false },
                 scoring: self.scoring()?,

@@ -93,6 +93,9 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
         if rows.growth > 0 {
             write!(text, " growth={}", rows.growth)?;
         }
+        if rows.in_flight > 0 {
+            write!(text, " in_flight={}", rows.in_flight)?;
+        }
         if rows.reservoir > 0 {
             write!(text, " reservoir={}", rows.reservoir)?;
         }

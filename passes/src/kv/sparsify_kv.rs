@@ -4,7 +4,7 @@
 //! After:   cache k0 { type=f16, window=0, policy=snapstream, sinks=32, selected=736, recent=256, ... }
 //!
 //! Needs: stage `Cached`.
-//! Gives: stage `Sparse`; C = S + K + R for every cache.
+//! Gives: stage `Sparse`; C = S + K + R for every cache, and D more if tokens may be guessed ahead.
 //!
 //! A layer whose attention has a sliding window shorter than the context gets a plain ring, whatever
 //! the policy: it is bounded already, and dropping what it reads would change the model.
@@ -50,6 +50,15 @@ impl Keep<'_> {
     /// Gives every cache its rows, at this stage or any later one: nothing else in a graph depends on
     /// them. Returns how many caches have a ring for their window.
     pub fn rows(&self, graph: &mut Graph, max_rows: u32) -> Result<usize, KvError> {
+        let in_flight = self.kv.in_flight();
+        if in_flight > max_rows {
+            return Err(KvError::Numbers(format!(
+                "draft= guesses {} tokens ahead, and with the next one a step of {max_rows} rows has \
+                 room for at most {}",
+                in_flight - 1,
+                max_rows.saturating_sub(1)
+            )));
+        }
         let windowed = |cache: &CacheDecl| cache.window > 0 && cache.window < self.context;
         let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
         let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
@@ -68,7 +77,7 @@ impl Keep<'_> {
                     )));
                 }
                 rings += 1;
-                cache.layout = Some(window_rows(cache.window, max_rows, self.context));
+                cache.layout = Some(window_rows(cache.window, max_rows, in_flight, self.context));
             } else {
                 // A window that the context never reaches is no window.
                 cache.window = 0;

@@ -267,7 +267,7 @@ pub struct CacheLayout {
     pub selected: u32,
     /// R.
     pub recent: u32,
-    /// Rows of a plane per head: S + K + R, which prompts fill, `growth` and `reservoir`.
+    /// Rows of a plane per head: S + K + R, which prompts fill, `growth`, `in_flight` and `reservoir`.
     pub rows: u32,
     /// Sliding window of the attention itself in rows, 0 for none. A query at position q reads
     /// keys p with q - window < p <= q.
@@ -278,6 +278,10 @@ pub struct CacheLayout {
     pub pool: u32,
     /// Rows of a plane beside C, which no prompt fills: room for generated ones.
     pub growth: u32,
+    /// D: rows of the ring that no prompt fills and no query reads beside the others, so that the rows
+    /// of as many tokens, the last ones guessed, can be written in one step and taken back. Those of a
+    /// ring for a window are among the rows of a step that it has beside the window.
+    pub in_flight: u32,
     /// N: the last rows of a plane, a sample of those that have left the ring. No prompt fills them.
     pub reservoir: u32,
     /// 1: rows are selected from anew when a plane is full, which then has room for a prompt's rows and
@@ -288,7 +292,8 @@ pub struct CacheLayout {
 impl CacheLayout {
     /// Rows that are kept of a prompt. A longer one is compacted.
     pub fn prompt_rows(&self) -> u32 {
-        self.rows.saturating_sub(self.growth).saturating_sub(self.reservoir)
+        let beside = [self.growth, self.in_flight, self.reservoir];
+        beside.into_iter().fold(self.rows, u32::saturating_sub)
     }
 }
 

@@ -1,15 +1,19 @@
 //! Where rows of a sequence lie in a slot, and which of them a query reads.
 //!
-//! The ring arithmetic of the bounded cache ("ring arithmetic" of the method's document), without
-//! rows in flight, as pure functions of (layout, prompt length, position). Rows below S hold the
-//! first positions, rows S .. S+V the selected ones, and the ring the rest. D rows of it are filled by
-//! no prompt; all that are written are live:
+//! The ring arithmetic of the bounded cache ("ring arithmetic" of the method's document), as pure
+//! functions of (layout, prompt length, position). Rows below S hold the first positions, rows S .. S+V
+//! the selected ones, and the ring the rest:
 //!
 //! ```text
 //!           V                      B      a      Re
-//! fixed     clamp(L−S−R, 0, K)     S+K    S      R+D
-//! elastic   clamp(L−S−R, 0, K)     S+V    S+V    C−B+D
+//! fixed     clamp(L−S−R, 0, K)     S+K    S      R+G+D
+//! elastic   clamp(L−S−R, 0, K)     S+V    S+V    C−B+G+D
 //! ```
+//!
+//! G rows of it (`growth`) are filled by no prompt. Nor are the last D, and no query reads more than
+//! Re − D rows: so a step may write D rows of a sequence, those of its next token and of D − 1 guesses,
+//! and whichever of the guesses turn out wrong, the rows that they overwrote are read no more. Nothing
+//! is restored; the next step writes the same rows again.
 //!
 //! While a prompt with L ≤ C is being written, "selected" are simply its positions S .. S+V.
 //! The last N rows of a plane are the reservoir, where a layout has one: a sample of the rows that have
@@ -43,6 +47,8 @@ pub struct Placement {
     pub ring_anchor: u32,
     /// Re: ring rows.
     pub ring_rows: u32,
+    /// D: how many of them no query reads.
+    in_flight: u32,
     /// First position that the ring ever holds: max(a, L−R).
     ring_first: u32,
     /// Positions that attention itself looks back, the query's own included; 0 for all.
@@ -86,6 +92,7 @@ impl Placement {
             ring_base,
             ring_anchor,
             ring_rows,
+            in_flight: layout.in_flight,
             ring_first: 0,
             window: layout.window,
             reservoir: 0,
@@ -94,13 +101,14 @@ impl Placement {
             // One ring over all rows: a full cache never wraps, a window's ring does.
             None | Some(CachePolicy::Full | CachePolicy::Window) => ring(0, 0, layout.rows),
             Some(_) => {
-                let CacheLayout { sinks, selected, recent, rows, growth, reservoir, .. } = *layout;
-                let rows = rows - reservoir;
+                let CacheLayout { sinks, selected, recent, growth, in_flight, .. } = *layout;
+                let reservoir = layout.reservoir;
+                let rows = layout.rows - reservoir;
                 let valid = prompt.saturating_sub(sinks + recent).min(selected);
                 let (ring_base, ring_anchor, ring_rows) = if layout.elastic != 0 {
                     (sinks + valid, sinks + valid, rows - sinks - valid)
                 } else {
-                    (sinks + selected, sinks, recent + growth)
+                    (sinks + selected, sinks, recent + growth + in_flight)
                 };
                 Placement {
                     sinks,
@@ -123,18 +131,23 @@ impl Placement {
         }
     }
 
-    /// Position held in ring row `ring_base + i` when `n` rows have been produced.
+    /// Position held in ring row `ring_base + i` when `n` rows have been produced, if it is still read.
     pub fn held(&self, i: u32, n: u32) -> Option<u32> {
         let first = self.ring_anchor + i;
         if n <= first {
             return None;
         }
         let position = first + (n - 1 - first) / self.ring_rows * self.ring_rows;
-        (position >= self.ring_first).then_some(position)
+        (position >= self.first_read(n)).then_some(position)
+    }
+
+    /// First position that the last of `n` rows reads in the ring.
+    fn first_read(&self, n: u32) -> u32 {
+        self.ring_first.max(n.saturating_sub(self.ring_rows - self.in_flight))
     }
 
     /// How many rows have left the ring when `n` have been produced; the last of them was at position
-    /// `n - 1 - ring_rows`.
+    /// `n - 1 - ring_rows`. No rows are in flight where that matters.
     fn left(&self, n: u32) -> u32 {
         n.saturating_sub(self.ring_rows + self.ring_first)
     }
@@ -182,7 +195,7 @@ impl Placement {
 
     fn push_ring(&self, ranges: &mut Ranges, p: u32) {
         let end = p + 1;
-        let mut first = self.ring_first.max(end.saturating_sub(self.ring_rows));
+        let mut first = self.first_read(end);
         if self.window != 0 {
             first = first.max(end.saturating_sub(self.window));
         }
@@ -204,9 +217,10 @@ impl Placement {
         [start..start + before_wrap, self.ring_base..self.ring_base + rows - before_wrap]
     }
 
-    /// First position that the ring still holds when `n` rows have been produced; n if it is empty.
+    /// First position that the ring still holds when `n` rows have been produced, whatever was guessed
+    /// behind them; n if it is empty.
     fn oldest(&self, n: u32) -> u32 {
-        self.ring_first.max(n.saturating_sub(self.ring_rows)).min(n)
+        self.first_read(n).min(n)
     }
 
     /// The live rows of a layout that drops rows when `n` have been produced, by position: those

@@ -12,7 +12,7 @@ use clap::Args;
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
-use super::options::{RuntimeArguments, SamplingArguments, announce};
+use super::options::{DraftArguments, RuntimeArguments, SamplingArguments, announce};
 use super::say;
 use crate::forward::Forward;
 use crate::template::ChatMessage;
@@ -51,6 +51,9 @@ pub struct Chat {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArguments,
+    /// How tokens are guessed.
+    #[command(flatten)]
+    pub drafting: DraftArguments,
     /// How the model runs.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
@@ -94,7 +97,7 @@ impl Turn<'_> {
 impl Chat {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
-        let options = self.runtime.resolve();
+        let options = self.drafting.over(self.runtime.resolve());
         model.template()?;
         model.need_tokenizer()?;
         let mut engine = model.engine(&options)?;
@@ -222,6 +225,7 @@ impl Chat {
         writeln!(out)?;
         asked.text.push_str(&answer);
         *seen = asked;
+        self.drafting.announce(end.map(|(_, usage)| usage));
         if let Some((_, Usage { history: History::Incremental, kv_rows_dropped, .. })) = end {
             say(format_args!(
                 "[answered without {kv_rows_dropped} tokens of the conversation, which the cache \

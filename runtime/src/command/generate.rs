@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::options::{RuntimeArguments, SamplingArguments, TokenIds, announce};
+use super::options::{DraftArguments, RuntimeArguments, SamplingArguments, TokenIds, announce};
 use crate::forward::StepModel;
 use crate::{
     Completion, Engine, Event, FinishReason, Model, Request, RequestId, RuntimeError, Usage,
@@ -46,6 +46,9 @@ pub struct Generate {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArguments,
+    /// How tokens are guessed.
+    #[command(flatten)]
+    pub drafting: DraftArguments,
     /// How the model runs.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
@@ -78,7 +81,7 @@ impl Generate {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
         self.check()?;
-        let options = self.runtime.resolve();
+        let options = self.drafting.over(self.runtime.resolve());
         let prompts = self.read_prompts(model)?;
         let sampling = self.sampling.resolve(model);
         let mut engine = model.engine(&options)?;
@@ -107,7 +110,9 @@ impl Generate {
             (false, true) => Style::Labelled,
         };
         let mut output = Output::new(style, engine.tokenizer().is_some(), ids);
-        output.serve(&mut engine)
+        output.serve(&mut engine)?;
+        self.drafting.announce(output.usage);
+        Ok(())
     }
 
     /// Prompts that are files, standard input among them.
@@ -175,6 +180,8 @@ struct Output {
     finished: HashSet<RequestId>,
     /// First answer that has not been written.
     next: usize,
+    /// Counts of those that are finished.
+    usage: Vec<Usage>,
     out: StdoutLock<'static>,
 }
 
@@ -187,6 +194,7 @@ impl Output {
             answers: HashMap::new(),
             finished: HashSet::new(),
             next: 0,
+            usage: Vec::new(),
             out: std::io::stdout().lock(),
         }
     }
@@ -222,6 +230,7 @@ impl Output {
             Event::Finished { text, reason, usage } => {
                 answer.reason = reason;
                 answer.usage = usage;
+                self.usage.push(usage);
                 self.finished.insert(id);
                 (text, None)
             }

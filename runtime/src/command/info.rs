@@ -68,7 +68,9 @@ impl Info {
                 None | Some(0) => String::new(),
                 Some(rows) => format!("{what} {rows}"),
             };
-            let beside = part("reservoir", ", reservoir") + &part("growth", room);
+            let beside = part("reservoir", ", reservoir")
+                + &part("growth", room)
+                + &part("in_flight", ", in flight");
             writeln!(
                 out,
                 "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window \
@@ -113,6 +115,7 @@ impl Info {
                     "observed": layout.observed,
                     "pool": layout.pool,
                     "growth": layout.growth,
+                    "in_flight": layout.in_flight,
                     "reservoir": layout.reservoir,
                     "reselect": layout.reselect != 0,
                 })

@@ -27,7 +27,7 @@ pub use generate::Generate;
 pub use info::Info;
 pub use logits::{Logits, prompt_logits};
 pub use numbers::whole;
-pub use options::{MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
+pub use options::{DraftArguments, MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
 pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};

@@ -7,7 +7,7 @@ use weir_abi::IsaLevel;
 
 use super::numbers::{sampling, whole};
 use super::say;
-use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions};
+use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions, Usage};
 
 /// The level of a name, or a sentence with all names.
 pub fn parse_isa(text: &str) -> Result<IsaLevel, String> {
@@ -25,6 +25,9 @@ fn stop_text(text: &str) -> Result<String, String> {
 
 /// Most threads that can be asked for: far above what helps, far below what a system refuses.
 pub(super) const MAX_THREADS: usize = 1024;
+
+/// Most tokens that can be guessed ahead: with the next one they are rows of one step.
+const MAX_DRAFT: u32 = 1023;
 
 /// Most slots that can be asked for, when a model is compiled and when it runs.
 pub const MAX_SLOTS: u32 = 4096;
@@ -47,7 +50,41 @@ pub struct RuntimeArguments {
 impl RuntimeArguments {
     /// The options of the library.
     pub fn resolve(&self) -> RuntimeOptions {
-        RuntimeOptions { slots: self.slots, threads: self.threads, isa: self.isa }
+        RuntimeOptions { slots: self.slots, threads: self.threads, isa: self.isa, draft: 0 }
+    }
+}
+
+/// How tokens are guessed ahead.
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Running")]
+pub struct DraftArguments {
+    /// Guess up to N tokens ahead, from what followed the last ones before, and check them in one step:
+    /// the same text, in fewer steps where it repeats its prompt or itself; at most what the model was
+    /// compiled for (draft= in --kv) [default: 0]
+    #[arg(long, value_name = "N", value_parser = whole(0, MAX_DRAFT), allow_hyphen_values = true)]
+    pub draft: Option<u32>,
+}
+
+impl DraftArguments {
+    /// The options of the library with these.
+    pub fn over(&self, options: RuntimeOptions) -> RuntimeOptions {
+        RuntimeOptions { draft: self.draft.unwrap_or(0), ..options }
+    }
+
+    /// Says how many guesses were right, if any were asked for.
+    pub fn announce(&self, usage: impl IntoIterator<Item = Usage>) {
+        if self.draft.unwrap_or(0) == 0 {
+            return;
+        }
+        let (mut drafted, mut accepted, mut chosen) = (0_u64, 0_u64, 0_u64);
+        for usage in usage {
+            drafted += u64::from(usage.drafted_tokens);
+            accepted += u64::from(usage.accepted_tokens);
+            chosen += u64::from(usage.completion_tokens);
+        }
+        say(format_args!(
+            "[{drafted} tokens drafted, {accepted} of them accepted, of {chosen} in all]"
+        ));
     }
 }
 

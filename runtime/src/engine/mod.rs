@@ -3,6 +3,10 @@
 //! The engine is driven by its caller: [`Engine::submit`] queues, [`Engine::step`] advances every
 //! sequence that holds a slot by one step and reports what happened. What a request gets does not
 //! depend on who else is served. After warm-up a step allocates nothing but pieces of text.
+//!
+//! Where tokens are guessed ahead ([`Engine::guess`]) a sequence that decodes brings its guesses along:
+//! a step computes the logits of all their rows, and tokens are chosen from these one after the other,
+//! exactly as one by one, until one is not what was guessed.
 
 mod left;
 mod request;
@@ -16,10 +20,11 @@ use weir_tokenizer::Tokenizer;
 use left::{Beginning, LeftRows, Slots, Wanted};
 pub use request::{Completion, Event, FinishReason, History, Request, RequestId, Usage};
 
+use crate::drafts::Drafter;
 use crate::error::{RequestError, RuntimeError};
 use crate::forward::{LongPrompt, Past, StepFault, StepModel, StepRow};
 use crate::sampling::{Sampler, SamplingScratch};
-use crate::scheduler::{Admission, PlannedTile, Scheduler, SchedulerLimits, StepPlan};
+use crate::scheduler::{Admission, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan};
 use crate::text::TextStream;
 
 struct Sequence {
@@ -34,6 +39,11 @@ struct Sequence {
     /// How the prompt began in its slot.
     beginning: Beginning,
     max_tokens: u32,
+    /// What may follow the tokens; computed with them in the next step as far as there is room.
+    draft: Vec<u32>,
+    /// Guesses that were computed, and those of them that were right.
+    drafted: u32,
+    accepted: u32,
     sampler: Sampler,
     text: Option<TextStream>,
     stop_tokens: Vec<u32>,
@@ -54,6 +64,16 @@ impl Sequence {
         is_whole.then_some(Past { rows, prompt_rows: self.laid_out })
     }
 
+    /// Guesses what follows, no further than the answer may go: the last token of the step is chosen and
+    /// not guessed. Returns how many tokens that are.
+    fn guess(&mut self, guesses: &mut Guesses) -> u32 {
+        self.draft.clear();
+        let most = guesses.most.min(self.max_tokens - self.chosen() - 1) as usize;
+        guesses.drafter.draft(&self.tokens, most, &mut self.draft);
+        self.draft.truncate(most);
+        self.draft.len() as u32
+    }
+
     /// What its prompt, or its own last tokens, go on behind.
     fn behind(&self) -> Option<Past> {
         self.anew.or(match self.beginning {
@@ -61,6 +81,22 @@ impl Sequence {
             Beginning::Behind(past) | Beginning::BehindSome(past) => Some(past),
         })
     }
+}
+
+/// What a sequence's next token turned out to be.
+enum Choice {
+    /// The one that was guessed: the next row's logits are right.
+    Guessed,
+    /// Another one, or nothing was guessed.
+    Other,
+    /// The last one, or none.
+    Last,
+}
+
+/// Who guesses tokens ahead, and how many.
+struct Guesses {
+    most: u32,
+    drafter: Box<dyn Drafter + Send>,
 }
 
 /// A model that serves requests.
@@ -74,9 +110,11 @@ pub struct Engine<M> {
     plan: StepPlan,
     rows: Vec<StepRow>,
     head_rows: Vec<u32>,
-    sampled: Vec<u64>,
+    /// Sequences of a step that choose, with the first row of their logits.
+    sampled: Vec<(PlannedRows, usize)>,
     logits: Vec<f32>,
     scratch: SamplingScratch,
+    guesses: Option<Guesses>,
     piece: String,
     /// Requests that were cancelled since the last step, and the slots that they held.
     cancelled: VecDeque<(u64, Option<u32>)>,
@@ -110,10 +148,34 @@ impl<M: StepModel> Engine<M> {
             sampled: Vec::with_capacity(chosen),
             logits: vec![0.0; chosen * vocabulary],
             scratch: SamplingScratch::new(vocabulary),
+            guesses: None,
             piece: String::new(),
             cancelled: VecDeque::new(),
             left,
         }
+    }
+
+    /// From now on guesses up to `most` tokens ahead for every sequence. Answers stay what they are; an
+    /// error if the cache has no room to take so many back.
+    pub fn guess(
+        &mut self,
+        most: u32,
+        drafter: impl Drafter + Send + 'static,
+    ) -> Result<(), RuntimeError> {
+        let shape = self.model.shape();
+        let room = shape.max_draft();
+        if most > room {
+            return Err(RuntimeError::Options(format!(
+                "{most} tokens cannot be guessed ahead: the model was compiled with room for {room}; \
+                 compile it with draft={most} in --kv"
+            )));
+        }
+        let rows = u64::from(shape.slots) * (1 + u64::from(most));
+        let rows = rows.min(shape.max_rows.into()) as usize;
+        self.logits.resize(rows * shape.vocabulary as usize, 0.0);
+        self.head_rows.reserve(rows);
+        self.guesses = Some(Guesses { most, drafter: Box::new(drafter) });
+        Ok(())
     }
 
     /// The model.
@@ -185,6 +247,9 @@ impl<M: StepModel> Engine<M> {
             sampler,
             text: self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, stop)),
             max_tokens,
+            draft: Vec::with_capacity(self.guesses.as_ref().map_or(0, |all| all.most as usize)),
+            drafted: 0,
+            accepted: 0,
             stop_tokens: ends,
             tokens,
             prompt_rows,
@@ -227,7 +292,7 @@ impl<M: StepModel> Engine<M> {
     }
 
     fn plan(&mut self, plan: &mut StepPlan) {
-        let Engine { scheduler, sequences, left, model, .. } = self;
+        let Engine { scheduler, sequences, left, model, guesses, .. } = self;
         scheduler.plan(plan, |id, free| {
             let Some(sequence) = sequences.get_mut(&id) else {
                 return Admission { slot: free[0], done: 0 };
@@ -240,6 +305,11 @@ impl<M: StepModel> Engine<M> {
             let done = if let Beginning::Alike(rows) = beginning { rows } else { 0 };
             Admission { slot, done }
         });
+        if let Some(guesses) = guesses {
+            scheduler.guess(plan, |id| {
+                sequences.get_mut(&id).map_or(0, |sequence| sequence.guess(guesses))
+            });
+        }
     }
 
     fn run_rows(&mut self, plan: &StepPlan, report: &mut impl FnMut(RequestId, Event<'_>)) {
@@ -248,17 +318,19 @@ impl<M: StepModel> Engine<M> {
         self.sampled.clear();
         for planned in &plan.rows {
             let Some(sequence) = self.sequences.get(&planned.sequence) else { continue };
-            let positions = planned.first..planned.first + planned.rows;
-            self.rows.extend(positions.map(|position| StepRow {
-                token: sequence.tokens[position as usize],
+            let tokens = sequence.tokens.iter().chain(&sequence.draft);
+            let tokens = tokens.skip(planned.first as usize).take(planned.rows as usize);
+            self.rows.extend((planned.first..).zip(tokens).map(|(position, token)| StepRow {
+                token: *token,
                 position,
                 slot: planned.slot,
                 prompt_rows: sequence.laid_out,
                 rotary_set: sequence.rotary_set,
             }));
             if planned.samples {
-                self.head_rows.push(self.rows.len() as u32 - 1);
-                self.sampled.push(planned.sequence);
+                self.sampled.push((*planned, self.head_rows.len()));
+                let end = self.rows.len() as u32;
+                self.head_rows.extend(end - 1 - planned.guesses..end);
             }
         }
         let vocabulary = self.model.shape().vocabulary as usize;
@@ -270,7 +342,32 @@ impl<M: StepModel> Engine<M> {
             return;
         }
         for index in 0..self.sampled.len() {
-            self.choose(self.sampled[index], index, report);
+            let (planned, row) = self.sampled[index];
+            self.choose_guessed(planned, row, report);
+        }
+    }
+
+    /// Chooses tokens from the logits of a sequence's rows, which begin at row `row`: the next one, and
+    /// behind each that was guessed the one after it.
+    fn choose_guessed(
+        &mut self,
+        planned: PlannedRows,
+        row: usize,
+        report: &mut impl FnMut(RequestId, Event<'_>),
+    ) {
+        let PlannedRows { sequence: id, guesses, .. } = planned;
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.draft.truncate(guesses as usize);
+            sequence.drafted += guesses;
+        }
+        for index in 0..=guesses {
+            let sequence = self.sequences.get(&id);
+            let guess = sequence.and_then(|sequence| sequence.draft.get(index as usize)).copied();
+            match self.choose(id, row + index as usize, guess, report) {
+                Choice::Guessed => {}
+                Choice::Other => return self.scheduler.keep(id, index),
+                Choice::Last => return,
+            }
         }
     }
 
@@ -301,23 +398,32 @@ impl<M: StepModel> Engine<M> {
                     sequence.anew = None;
                 }
                 self.scheduler.finish_long_prompt(tile.sequence);
-                self.choose(tile.sequence, 0, report);
+                self.choose(tile.sequence, 0, None, report);
             }
             Err(fault) => self.fail(tile.sequence, fault, report),
         }
     }
 
-    /// Chooses a sequence's next token from row `row` of the logits.
-    fn choose(&mut self, id: u64, row: usize, report: &mut impl FnMut(RequestId, Event<'_>)) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+    /// Chooses a sequence's next token from row `row` of the logits; `guess` is what was expected, if
+    /// anything was.
+    fn choose(
+        &mut self,
+        id: u64,
+        row: usize,
+        guess: Option<u32>,
+        report: &mut impl FnMut(RequestId, Event<'_>),
+    ) -> Choice {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return Choice::Last };
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
         let position = sequence.tokens.len() as u32;
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
             self.fail(id, StepFault::LogitsNotFinite, report);
-            return;
+            return Choice::Last;
         };
         sequence.tokens.push(token);
+        let is_guessed = guess == Some(token);
+        sequence.accepted += u32::from(is_guessed);
         self.piece.clear();
         let ends = sequence.stop_tokens.contains(&token);
         let stopped =
@@ -333,10 +439,11 @@ impl<M: StepModel> Engine<M> {
             FinishReason::Length
         } else {
             self.reselect(id);
-            return;
+            return if is_guessed { Choice::Guessed } else { Choice::Other };
         };
         let slot = self.scheduler.remove(id);
         self.finish(id, slot, reason, report);
+        Choice::Last
     }
 
     /// Has a sequence's rows selected anew, by its own last tokens, if its slot has no room for the
@@ -372,6 +479,8 @@ impl<M: StepModel> Engine<M> {
             prompt_tokens: sequence.prompt_rows,
             completion_tokens: sequence.chosen(),
             reused_tokens: sequence.beginning.rows(),
+            drafted_tokens: sequence.drafted,
+            accepted_tokens: sequence.accepted,
             history: match sequence.beginning {
                 Beginning::BehindSome(_) => History::Incremental,
                 Beginning::Alike(_) | Beginning::Behind(_) => History::Exact,

@@ -96,6 +96,11 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Tokens of the prompt whose rows an earlier request had left in the cache.
     pub reused_tokens: u32,
+    /// Tokens that were guessed ahead of the answer, each at the cost of a row of a step. Unlike the
+    /// others this depends on who else is served.
+    pub drafted_tokens: u32,
+    /// Tokens of the answer that had been guessed.
+    pub accepted_tokens: u32,
     /// How the prompt was computed: incremental if rows of what it goes on with had been dropped.
     pub history: History,
     /// Rows per layer and head that the cache held at the end.

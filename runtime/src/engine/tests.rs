@@ -1,6 +1,8 @@
 //! The engine over a model without weights: its logits depend on exactly those rows of the cache
 //! that the placement says a row reads.
 
+mod guesses;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -37,6 +39,7 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         observed: 0,
         pool: 1,
         growth: 0,
+        in_flight: 0,
         reservoir: 0,
         reselect: 0,
     };

@@ -75,6 +75,14 @@ pub enum StepFault {
         /// Row of the step.
         row: u32,
     },
+    /// More rows of a sequence behind its prompt than the cache can take back.
+    #[error("internal error: {rows} rows of a sequence in flight, and there is room for {most}")]
+    InFlight {
+        /// Its rows in the step.
+        rows: u32,
+        /// D, or 1 where no token may be guessed.
+        most: u32,
+    },
     /// No logit is a number.
     #[error("internal error: no logit of a row is a number")]
     LogitsNotFinite,
@@ -107,7 +115,8 @@ pub trait StepModel {
     /// Limits and layouts.
     fn shape(&self) -> &ModelShape;
 
-    /// Runs `rows` (at most [`ModelShape::max_rows`]) and writes the logits of those rows that
+    /// Runs `rows` (at most [`ModelShape::max_rows`], those of a sequence behind each other, and behind
+    /// its prompt at most one more than [`ModelShape::max_draft`]) and writes the logits of those rows that
     /// `head_rows` names, `[head_rows, vocabulary]`.
     fn step(
         &mut self,

@@ -15,6 +15,8 @@ pub struct RuntimeOptions {
     pub threads: Option<usize>,
     /// Instruction set; absent: the highest that the model and this processor have.
     pub isa: Option<IsaLevel>,
+    /// Tokens that an engine guesses ahead, see [`crate::drafts`]; 0: none.
+    pub draft: u32,
 }
 
 /// Limits of a model, and how its layers keep rows.
@@ -100,6 +102,17 @@ impl ModelShape {
         u32::from(self.rotary_switch != 0 && rows > self.rotary_switch)
     }
 
+    /// Most tokens that may be guessed ahead, so that all can be taken back: D − 1 in the layout with
+    /// fewest, and no more than a step has room for. What never overwrites a row takes back any number.
+    pub fn max_draft(&self) -> u32 {
+        let window = CachePolicy::Window as u32;
+        let turns = |layout: &&CacheLayout| {
+            drops_rows(layout) || (layout.policy == window && layout.rows < self.context)
+        };
+        let rooms = self.layouts.iter().filter(turns);
+        rooms.map(|layout| layout.in_flight.saturating_sub(1)).fold(self.max_rows - 1, u32::min)
+    }
+
     /// Where a sequence goes on from if a layout has no room for its next row and selects from its rows
     /// anew: in front of the rows that are observed, which are computed again together with the next
     /// one. `before` as for [`ModelShape::kept`].
@@ -144,10 +157,20 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         .ok_or_else(|| format!("unknown policy {}", layout.policy))?;
     let CacheLayout { sinks, selected, recent, rows, window, observed, growth, reservoir, .. } =
         *layout;
+    let in_flight = layout.in_flight;
     if layout.reselect != 0 {
         check_reselecting(layout)?;
     }
     match policy {
+        _ if in_flight > 0 && (reservoir > 0 || layout.reselect != 0) => {
+            Err(format!("{in_flight} rows in flight beside a reservoir or selection anew"))
+        }
+        CachePolicy::Full if in_flight > 0 => {
+            Err(format!("{in_flight} rows in flight of a cache that overwrites none"))
+        }
+        CachePolicy::Window if u64::from(window) + u64::from(in_flight) > u64::from(rows) => {
+            Err(format!("{rows} rows for a window of {window} and {in_flight} in flight"))
+        }
         CachePolicy::Full | CachePolicy::Window if reservoir > 0 => {
             Err(format!("a reservoir of {reservoir} rows with policy {}", policy.name()))
         }
@@ -160,13 +183,13 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         }
         CachePolicy::Full | CachePolicy::Window => Ok(()),
         _ => {
-            let parts = [sinks, selected, recent, growth, reservoir];
+            let parts = [sinks, selected, recent, growth, in_flight, reservoir];
             let sum = parts.into_iter().map(u64::from).sum::<u64>();
             let scores = selected > 0 && policy != CachePolicy::Random;
             if sum != u64::from(rows) || recent == 0 {
                 Err(format!(
-                    "{rows} rows are not {sinks} + {selected} + {recent} + {growth} + {reservoir} \
-                     with a ring"
+                    "{rows} rows are not {sinks} + {selected} + {recent} + {growth} + {in_flight} \
+                     + {reservoir} with a ring"
                 ))
             } else if observed > recent || (scores && observed == 0) {
                 Err(format!("{observed} observed queries with {recent} recent rows"))

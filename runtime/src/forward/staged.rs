@@ -113,6 +113,7 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         observed: 0,
         pool: 1,
         growth: 0,
+        in_flight: 0,
         reservoir: 0,
         reselect: 0,
     }

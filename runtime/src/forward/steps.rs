@@ -233,6 +233,13 @@ impl StepModel for Forward {
             logits.len() >= head_rows.len() * self.shape.vocabulary as usize,
             "room for logits"
         );
+        for sequence in rows.chunk_by(|one, next| one.slot == next.slot) {
+            let behind = sequence.iter().filter(|row| row.position >= row.prompt_rows);
+            let (rows, most) = (behind.count() as u32, self.shape.max_draft() + 1);
+            if rows > most {
+                return Err(StepFault::InFlight { rows, most });
+            }
+        }
         for row in rows {
             self.cache.expect(row.slot, row.prompt_rows);
             if row.position == 0 {

@@ -7,6 +7,7 @@
 
 mod comparison;
 mod continuation;
+mod guesses;
 
 use std::collections::BTreeSet;
 
@@ -272,6 +273,7 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         observed: if selected > 0 { OBSERVED } else { 0 },
         pool: 1,
         growth: 0,
+        in_flight: 0,
         reservoir: 0,
         reselect: 0,
     }
@@ -418,9 +420,14 @@ fn visible_positions(
     salt: u32,
 ) -> Vec<BTreeSet<usize>> {
     let drops = shape::drops_rows(layout);
-    let [sinks, capacity, recent, rows, growth] =
-        [layout.sinks, layout.selected, layout.recent, layout.rows, layout.growth]
-            .map(|rows| rows as usize);
+    let [sinks, capacity, recent, rows, growth] = [
+        layout.sinks,
+        layout.selected,
+        layout.recent,
+        layout.rows - layout.in_flight,
+        layout.growth,
+    ]
+    .map(|rows| rows as usize);
     let window = if layout.window == 0 { usize::MAX } else { layout.window as usize };
     let back = |p: usize| (p + 1).saturating_sub(window)..p + 1;
     if !drops {
@@ -506,7 +513,8 @@ fn every_request_in_any_company_agrees_with_the_reference() {
         let expected: Vec<_> =
             (1..=28).map(|length| expected_answer(&layouts, &prompt_of(length), 12)).collect();
         for (slots, threads) in [(1, 1), (3, 1), (3, 2), (7, 1)] {
-            let options = RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None };
+            let options =
+                RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None, draft: 0 };
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);
@@ -574,7 +582,7 @@ fn logits_command(arguments: impl Iterator<Item = std::ffi::OsString>) -> Logits
 fn options_that_cannot_be_met_are_refused() {
     let model = model(&layouts(true));
     for (slots, threads) in [(Some(0), None), (None, Some(0))] {
-        let options = RuntimeOptions { slots, threads, isa: None };
+        let options = RuntimeOptions { slots, threads, isa: None, draft: 0 };
         assert!(model.forward(&options).is_err(), "{options:?}");
     }
     let options = RuntimeOptions { isa: Some(IsaLevel::Portable), ..RuntimeOptions::default() };

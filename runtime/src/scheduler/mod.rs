@@ -5,6 +5,8 @@
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts in order of admission, in tiles of
 //!   any size.
+//! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
+//!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
 //!   tile a step, each tile a call of its own beside the step's rows. So between two tiles there is
 //!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
@@ -40,8 +42,11 @@ pub struct PlannedRows {
     pub first: u32,
     /// Number of rows.
     pub rows: u32,
-    /// Whether a token is chosen from the last of these rows.
+    /// Whether a token is chosen from the last of these rows that is no guess.
     pub samples: bool,
+    /// How many rows at the end are those of guesses. From each of them a token is chosen as well, if all
+    /// guesses up to its own were right.
+    pub guesses: u32,
 }
 
 /// One tile of a long prompt.
@@ -69,6 +74,8 @@ pub struct Admission {
 pub struct StepPlan {
     /// Decode rows first, then rows of prompts.
     pub rows: Vec<PlannedRows>,
+    /// How many of them decode.
+    decoding: usize,
     /// A tile of the long prompt, to be run after the rows.
     pub tile: Option<PlannedTile>,
 }
@@ -185,6 +192,7 @@ impl Scheduler {
         plan.rows.clear();
         plan.tile = None;
         let mut budget = self.limits.rows - self.plan_decode(plan);
+        plan.decoding = plan.rows.len();
         for running in &mut self.running {
             let Phase::Prompt { done } = running.phase else { continue };
             let rows = budget.min(running.prompt_rows - done);
@@ -198,6 +206,7 @@ impl Scheduler {
                 first: done,
                 rows,
                 samples,
+                guesses: 0,
             });
             running.phase = if samples {
                 Phase::Decode { next: running.prompt_rows }
@@ -207,6 +216,29 @@ impl Scheduler {
             budget -= rows;
         }
         plan.tile = self.plan_tile();
+    }
+
+    /// Gives rows of a step that nobody needs to guesses. `wanted` says how many a sequence that decodes
+    /// has; all but those that [`Scheduler::keep`] names afterwards count as wrong.
+    pub fn guess(&self, plan: &mut StepPlan, mut wanted: impl FnMut(SequenceId) -> u32) {
+        let taken: u32 = plan.rows.iter().map(|rows| rows.rows).sum();
+        let mut budget = self.limits.rows - taken;
+        for planned in &mut plan.rows[..plan.decoding] {
+            if budget == 0 {
+                return;
+            }
+            planned.guesses = wanted(planned.sequence).min(budget);
+            planned.rows += planned.guesses;
+            budget -= planned.guesses;
+        }
+    }
+
+    /// So many guesses of a sequence's last step were right: their rows stay.
+    pub fn keep(&mut self, sequence: SequenceId, rows: u32) {
+        let running = self.running.iter_mut().find(|running| running.sequence == sequence);
+        if let Some(Running { phase: Phase::Decode { next }, .. }) = running {
+            *next += rows;
+        }
     }
 
     /// Gives decoding sequences a row each and returns how many rows that took.
@@ -226,6 +258,7 @@ impl Scheduler {
                 first: *next,
                 rows: 1,
                 samples: true,
+                guesses: 0,
             });
             *next += 1;
         }

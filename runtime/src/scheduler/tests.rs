@@ -171,7 +171,7 @@ fn a_sequence_that_decodes_may_become_a_long_prompt_and_decodes_on() {
     }
     scheduler.finish_long_prompt(0);
     scheduler.plan(&mut plan, first_free);
-    let next = PlannedRows { sequence: 0, slot, first: 12, rows: 1, samples: true };
+    let next = PlannedRows { sequence: 0, slot, first: 12, rows: 1, samples: true, guesses: 0 };
     assert!(plan.tile.is_none() && plan.rows.contains(&next), "{plan:?}");
     assert_eq!(scheduler.slot(7), None);
 }

@@ -61,6 +61,8 @@ pub struct KvOptions {
     pub reselect: Option<u32>,
     /// Seed of lots.
     pub seed: Option<u32>,
+    /// Tokens that may be guessed ahead.
+    pub draft: Option<u32>,
     /// How layers share what is selected.
     pub budget: Budget,
 }
@@ -126,6 +128,7 @@ impl KvOptions {
             reservoir: None,
             reselect: None,
             seed: None,
+            draft: None,
             budget: Budget::default(),
         };
         let mut seen: Vec<&str> = Vec::new();
@@ -159,6 +162,7 @@ impl KvOptions {
                 "budget" => options.budget = Budget::parse(value)?,
                 "reservoir" => options.reservoir = Some(number("reservoir", value, 1)?),
                 "reselect" => options.reselect = Some(number("reselect", value, 1)?),
+                "draft" => options.draft = Some(number("draft", value, 1)?),
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
             }
@@ -197,9 +201,21 @@ impl KvOptions {
         Ok(self)
     }
 
+    /// Sets how many tokens may be guessed ahead, unless the text says so.
+    pub fn with_draft(mut self, draft: u32) -> KvOptions {
+        self.draft.get_or_insert(draft);
+        self
+    }
+
+    /// D: rows of a ring for the next token and for those that may be guessed behind it; none if none
+    /// may be.
+    pub fn in_flight(&self) -> u32 {
+        self.draft.map_or(0, |draft| draft.saturating_add(1))
+    }
+
     /// Rows of the caches of `layers` full-attention layers for a context, in order.
     pub fn rows(&self, context: u32, layers: usize) -> Result<Vec<CacheRows>, KvError> {
-        let mean = (POLICIES[self.policy].rows)(self, context)?;
+        let mean = self.guessing((POLICIES[self.policy].rows)(self, context)?)?;
         self.budget.shared_out(mean, layers, context)
     }
 
@@ -251,6 +267,25 @@ impl KvOptions {
         // A slot never needs more rows than a sequence has.
         let growth = every.min(context.saturating_sub(rows.prompt_rows()));
         Ok(CacheRows { growth, reselect: growth > 0, ..rows })
+    }
+
+    /// The rows with those in flight, if tokens may be guessed ahead. A full cache overwrites none.
+    fn guessing(&self, rows: CacheRows) -> Result<CacheRows, KvError> {
+        let in_flight = match rows.policy {
+            KvPolicy::Full => 0,
+            _ => self.in_flight(),
+        };
+        let excluded = [
+            ("reservoir", self.reservoir, "its rows move to the reservoir"),
+            ("reselect", self.reselect, "rows are selected anew by it"),
+        ];
+        match excluded.into_iter().find(|(_, given, _)| in_flight > 0 && given.is_some()) {
+            Some((option, _, why)) => Err(KvError::Numbers(format!(
+                "draft= and {option}= exclude each other: a token that was guessed wrong is taken \
+                 back, but not that {why}"
+            ))),
+            None => Ok(CacheRows { in_flight, ..rows }),
+        }
     }
 
     /// C rows divided into S, K, R and N.
@@ -318,6 +353,7 @@ impl fmt::Display for KvOptions {
             ("reservoir", self.reservoir),
             ("reselect", self.reselect),
             ("seed", self.seed),
+            ("draft", self.draft),
         ];
         for (name, value) in numbers {
             if let Some(value) = value {

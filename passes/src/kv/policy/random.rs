@@ -7,7 +7,7 @@ use super::{KvError, KvOptions, Policy};
 
 pub(super) const POLICY: Policy = Policy {
     name: "random",
-    options: &["rows", "sinks", "recent", "mode", "seed", "budget"],
+    options: &["rows", "sinks", "recent", "mode", "seed", "draft", "budget"],
     rows,
 };
 

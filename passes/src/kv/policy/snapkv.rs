@@ -23,6 +23,7 @@ pub(super) const POLICY: Policy = Policy {
         "agg",
         "normalise",
         "limit",
+        "draft",
         "budget",
     ],
     rows,

@@ -22,6 +22,7 @@ pub(super) const POLICY: Policy = Policy {
         "reservoir",
         "reselect",
         "seed",
+        "draft",
         "budget",
     ],
     rows,

@@ -5,8 +5,11 @@ use weir_ir::graph::{CacheRows, KvPolicy};
 
 use super::{KvError, KvOptions, Policy};
 
-pub(super) const POLICY: Policy =
-    Policy { name: "stream", options: &["rows", "sinks", "recent", "reservoir", "seed"], rows };
+pub(super) const POLICY: Policy = Policy {
+    name: "stream",
+    options: &["rows", "sinks", "recent", "reservoir", "seed", "draft"],
+    rows,
+};
 
 fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
     let reservoir = options.reservoir.unwrap_or(0);

@@ -18,6 +18,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
         observed: 1,
         pool: 1,
         growth: 0,
+        in_flight: 0,
         reservoir: 0,
         reselect: 0,
     }
@@ -52,9 +53,10 @@ impl Simulation {
     }
 }
 
-fn check(layout: &CacheLayout, prompt: u32) {
+/// Writes a prompt; returns what is kept of it.
+fn written(layout: &CacheLayout, placement: &Placement) -> (Simulation, BTreeSet<u32>) {
     let CacheLayout { sinks, selected: capacity, recent, rows, .. } = *layout;
-    let placement = Placement::new(layout, prompt);
+    let prompt = placement.prompt;
     let mut simulation = Simulation { rows: vec![None; rows as usize] };
     let kept_at_end: BTreeSet<u32>;
     if prompt <= layout.prompt_rows() {
@@ -84,6 +86,13 @@ fn check(layout: &CacheLayout, prompt: u32) {
         kept_at_end = (0..sinks + capacity).chain(prompt - recent..prompt).collect();
         assert_eq!(placement.selected, capacity);
     }
+    (simulation, kept_at_end)
+}
+
+fn check(layout: &CacheLayout, prompt: u32) {
+    let CacheLayout { sinks, rows, .. } = *layout;
+    let placement = Placement::new(layout, prompt);
+    let (mut simulation, kept_at_end) = written(layout, &placement);
     let fixed: BTreeSet<u32> =
         kept_at_end.iter().copied().filter(|p| *p < sinks + placement.selected).collect();
     let mut ring: Vec<u32> = kept_at_end.into_iter().filter(|p| !fixed.contains(p)).collect();
@@ -96,7 +105,7 @@ fn check(layout: &CacheLayout, prompt: u32) {
             sink_fill.insert(p);
         } else {
             ring.push(p);
-            if ring.len() > placement.ring_rows as usize {
+            if ring.len() > (placement.ring_rows - layout.in_flight) as usize {
                 leaves = Some(ring.remove(0));
                 left += 1;
             }
@@ -142,6 +151,48 @@ fn check(layout: &CacheLayout, prompt: u32) {
     }
 }
 
+/// Every step writes up to D rows before any of them reads; some of the last are taken back, and what
+/// they held must not be read any more.
+fn check_guesses(layout: &CacheLayout, prompt: u32) {
+    let CacheLayout { sinks, in_flight, .. } = *layout;
+    let placement = Placement::new(layout, prompt);
+    let (mut simulation, kept_at_end) = written(layout, &placement);
+    let first = sinks + placement.selected;
+    let (fixed, mut ring): (Vec<u32>, Vec<u32>) = kept_at_end.into_iter().partition(|p| *p < first);
+    let turn = placement.ring_rows;
+    ring.extend(prompt.max(sinks)..prompt + 4 * turn);
+    let expected = |q: u32| -> BTreeSet<u32> {
+        let ring: Vec<u32> = ring.iter().copied().filter(|p| *p <= q).collect();
+        let read = ring.len().saturating_sub((turn - in_flight) as usize);
+        let fixed = fixed.iter().copied().chain(prompt..sinks);
+        fixed.filter(|p| *p <= q).chain(ring[read..].iter().copied()).collect()
+    };
+    let mut lots = (1_u32..).map(|i| (i ^ prompt).wrapping_mul(0x9e37_79b9) >> 16);
+    let mut lot = move |most: u32| 1 + lots.next().unwrap() % most;
+    let mut n = prompt;
+    while n < prompt + 3 * turn {
+        let rows = lot(in_flight);
+        let place = || format!("{layout:?} L={prompt} n={n} {rows} rows");
+        (n..n + rows).for_each(|p| simulation.rows[placement.row(p) as usize] = Some(p));
+        for q in n..n + rows {
+            assert_eq!(simulation.positions_read(&placement, q), expected(q), "{} {q}", place());
+        }
+        let stay = lot(rows);
+        (n + stay..n + rows).for_each(|p| simulation.rows[placement.row(p) as usize] = None);
+        n += stay;
+        let expected = expected(n - 1);
+        let live = placement.live(n);
+        let live = (0..live.fixed).chain(live.ring.into_iter().flatten());
+        let live: Vec<Option<u32>> = live.map(|row| simulation.rows[row as usize]).collect();
+        assert!(live.into_iter().eq(expected.iter().copied().map(Some)), "live after {n}");
+        let held: BTreeSet<u32> = (0..turn).filter_map(|i| placement.held(i, n)).collect();
+        let in_ring = expected.iter().copied().filter(|p| *p >= first).collect();
+        assert_eq!(held, in_ring, "held after {n}");
+        let kept = placement.kept(n);
+        assert_eq!((kept.kept, kept.kept + kept.dropped), (expected.len() as u32, n));
+    }
+}
+
 #[test]
 fn rows_agree_with_a_sequential_simulation() {
     for elastic in [true, false] {
@@ -153,6 +204,14 @@ fn rows_agree_with_a_sequential_simulation() {
                         let rows = without.rows + growth;
                         for prompt in 1..60 {
                             check(&CacheLayout { rows, growth, ..without }, prompt);
+                        }
+                    }
+                    for (in_flight, growth) in [(1, 0), (2, 0), (3, 0), (2, 5)] {
+                        let rows = without.rows + in_flight + growth;
+                        let layout = CacheLayout { rows, in_flight, growth, ..without };
+                        for prompt in 1..60 {
+                            check(&layout, prompt);
+                            check_guesses(&layout, prompt);
                         }
                     }
                     for reservoir in [1, 4] {
@@ -173,20 +232,35 @@ fn rows_agree_with_a_sequential_simulation() {
 fn rows_of_one_prompt_serve_another_that_begins_alike() {
     let full = CacheLayout { policy: CachePolicy::Full as u32, ..layout(true, 4, 10, 8) };
     let window = CacheLayout { policy: CachePolicy::Window as u32, rows: 9, window: 5, ..full };
-    let layouts = [layout(true, 4, 10, 8), layout(false, 4, 10, 8), full, window];
-    let mut served = [0; 4];
+    let guessing = |layout: CacheLayout, more: u32| CacheLayout {
+        rows: layout.rows + more,
+        in_flight: 3,
+        ..layout
+    };
+    let layouts = [
+        layout(true, 4, 10, 8),
+        layout(false, 4, 10, 8),
+        full,
+        window,
+        guessing(layout(true, 4, 10, 8), 3),
+        guessing(layout(false, 4, 10, 8), 3),
+        guessing(window, 0),
+    ];
+    let mut served = [0; 7];
     for (served, layout) in served.iter_mut().zip(&layouts) {
         for (prompt, n, other) in
             (1..30).flat_map(|l| (l..30).flat_map(move |n| (1..23).map(move |o| (l, n, o))))
         {
             let [old, new] = [prompt, other].map(|rows| Placement::new(layout, rows));
             let is_window = layout.window > 0;
-            if prompt > layout.rows && !is_window {
+            if prompt > layout.prompt_rows() && !is_window {
                 continue;
             }
             // By position: the row that was written last for each.
             let mut rows = vec![None; layout.rows as usize];
             (0..n).for_each(|p| rows[old.row(p) as usize] = Some(p));
+            // Guesses behind them have been taken back.
+            (n..n + layout.in_flight).for_each(|p| rows[old.row(p) as usize] = None);
             for end in 0..other.min(n + 1) {
                 let first = if is_window { (end + 1).saturating_sub(layout.window) } else { 0 };
                 let expected = (first..end).all(|p| rows[new.row(p) as usize] == Some(p));
@@ -216,11 +290,12 @@ fn an_elastic_cache_that_drops_nothing_reads_what_a_full_one_reads() {
 #[test]
 fn a_window_ring_holds_the_window_and_one_step() {
     for window in 1..7 {
-        for step in 1..5 {
+        for (step, in_flight) in (1..5).flat_map(|step| (0..=step).map(move |d| (step, d))) {
             let layout = CacheLayout {
                 policy: CachePolicy::Window as u32,
                 rows: window + step,
                 window,
+                in_flight,
                 ..layout(false, 0, 0, 0)
             };
             let placement = Placement::new(&layout, 40);

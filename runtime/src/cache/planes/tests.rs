@@ -25,6 +25,7 @@ fn cache(rows: u32) -> SlotCache {
         observed: 0,
         pool: 0,
         growth: 0,
+        in_flight: 0,
         reservoir: 0,
         reselect: 0,
     };

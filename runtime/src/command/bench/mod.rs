@@ -219,8 +219,12 @@ impl Bench {
 
     /// An engine that counts what it does.
     pub fn engine(&self, model: &Model, slots: u32) -> Result<Engine<Counted>, RuntimeError> {
-        let options =
-            RuntimeOptions { slots: Some(slots), threads: Some(self.threads()), isa: self.isa };
+        let options = RuntimeOptions {
+            slots: Some(slots),
+            threads: Some(self.threads()),
+            isa: self.isa,
+            draft: 0,
+        };
         let facts = model.facts().work.as_ref().ok_or(RuntimeError::Absent(
             "account of its work; compile it again with this version",
         ))?;
