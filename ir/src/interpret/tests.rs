@@ -264,10 +264,11 @@ fn ring_rows_agree_with_a_simulation() {
         for (sinks, selected, recent) in
             (0..4).flat_map(|s| (0..4).flat_map(move |k| (1..6).map(move |r| (s, k, r))))
         {
-            for growth in [0, 2] {
+            for (growth, in_flight) in [(0, 0), (2, 0), (0, 3), (2, 1)] {
                 check_ring(CacheRows {
                     elastic,
                     growth,
+                    in_flight,
                     sinks,
                     selected,
                     ..CacheRows::ring(KvPolicy::Snapkv, recent)
@@ -289,10 +290,48 @@ fn check_ring(layout: CacheRows) {
             slots[kept.row(position)] = Some(position);
             if position + 1 >= length {
                 for index in 0..ring {
-                    assert_eq!(kept.held(index, position + 1), slots[base + index]);
+                    let read = ring - layout.in_flight as usize;
+                    let is_read = |held: &usize| held + read > position;
+                    assert_eq!(kept.held(index, position + 1), slots[base + index].filter(is_read));
                 }
             }
         }
+    }
+}
+
+/// Up to D rows are written before any of them attends, and some of the last are taken back.
+#[test]
+fn rows_in_flight_leave_no_trace() {
+    let policies =
+        [(KvPolicy::Stream, 1, 0), (KvPolicy::Snapstream, 1, 2), (KvPolicy::Snapkv, 0, 3)];
+    for ((format, (policy, sinks, selected)), elastic) in FORMATS
+        .into_iter()
+        .flat_map(|format| policies.map(|rows| (format, rows)))
+        .flat_map(|case| [true, false].map(|elastic| (case, elastic)))
+    {
+        let rows = layout(policy, sinks, selected, 4);
+        let rows = CacheRows { elastic, in_flight: 3, ..rows };
+        let [mut guessing, mut plain] = [(), ()].map(|()| cache_of(format, 1, rows.clone()));
+        for state in [&mut guessing, &mut plain] {
+            prompt(state, &[0.3, -1.0, 0.7, 2.0, -0.2, 0.9], 0.5);
+        }
+        let key = |position: usize| (position as f32 * 2.1).sin();
+        for (rows, wrong) in [(1, 0), (3, 2), (3, 0), (2, 1), (3, 1)].into_iter().cycle().take(20) {
+            let first = plain.rows();
+            let keys: Vec<f32> = (first..first + rows).map(key).collect();
+            append(&mut guessing, &keys, &keys);
+            let query = Tensor::from_f32(DType::F32, vec![rows, 1, 1], vec![1.5; rows]);
+            let score = Score { scale: 1.0, softcap: 0.0 };
+            let found = guessing.attend(&query, None, score).unwrap().f32s().unwrap().to_vec();
+            for (key, found) in keys[..rows - wrong].iter().zip(found) {
+                append(&mut plain, &[*key], &[*key]);
+                assert_eq!(ask(&mut plain, 1.5), [found], "{format:?} {policy:?} {first}");
+            }
+            guessing.take_back(wrong).unwrap();
+        }
+        assert!(guessing.take_back(3).is_err());
+        let four = Tensor::from_f32(DType::F32, vec![4, 1, 1], vec![0.0; 4]);
+        assert!(guessing.append(&four, &four).is_err());
     }
 }
 

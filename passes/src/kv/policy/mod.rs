@@ -136,10 +136,7 @@ impl KvOptions {
             let (option, value) = part.split_once('=').unwrap_or((part, ""));
             let policy = &POLICIES[options.policy];
             if !policy.options.contains(&option) {
-                let known = match policy.options {
-                    [] => "it has none".to_owned(),
-                    known => format!("it has {}", known.join(", ")),
-                };
+                let known = format!("it has {}", policy.options.join(", "));
                 let option = option.to_owned();
                 return Err(KvError::Option { policy: policy.name, option, known });
             }

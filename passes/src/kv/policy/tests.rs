@@ -74,6 +74,29 @@ fn a_reservoir_lies_within_the_rows() {
     assert_eq!(own, [40, 90]);
 }
 
+/// Guesses have rows of their own, the next token's among them; a full cache needs none.
+#[test]
+fn guesses_lie_beside_the_rows() {
+    let rows = |text: &str| {
+        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+        rows.check().unwrap();
+        (rows.prompt_rows(), rows.in_flight, rows.rows())
+    };
+    assert_eq!(rows("snapstream,rows=64,draft=4"), (64, 5, 69));
+    assert_eq!(rows("stream,rows=64,draft=1"), (64, 2, 66));
+    assert_eq!(rows("snapkv,rows=64,limit=80,draft=3"), (64, 4, 84));
+    assert_eq!(rows("random,rows=64,draft=3"), (64, 4, 68));
+    assert_eq!(rows("full,draft=4"), (4096, 0, 4096));
+    let kv = KvOptions::parse("snapstream,rows=64").unwrap();
+    assert_eq!(kv.in_flight(), 0);
+    assert_eq!(kv.with_draft(4).with_draft(2).in_flight(), 5);
+    // A ring for a window has room for a step already, unless it never turns.
+    let window = window_rows(8, 6, 5, 4096);
+    assert_eq!((window.rows(), window.in_flight), (14, 5));
+    let window = window_rows(8, 6, 5, 14);
+    assert_eq!((window.rows(), window.in_flight), (14, 0));
+}
+
 #[test]
 fn scores_are_made_as_asked() {
     let text = "snapstream,pooling=max,agg=defensive,normalise=candidates";
@@ -98,16 +121,28 @@ fn errors_name_the_place() {
     for (text, wanted) in [
         ("", "unknown policy \"\"; there are full, stream, snapstream, snapkv, random"),
         ("h2o", "unknown policy \"h2o\"; there are full, stream, snapstream, snapkv, random"),
-        ("full,rows=3", "policy full has no option \"rows\"; it has none"),
+        ("full,rows=3", "policy full has no option \"rows\"; it has draft"),
         (
             "stream,pool=3",
-            "policy stream has no option \"pool\"; it has rows, sinks, recent, reservoir, seed",
+            "policy stream has no option \"pool\"; it has rows, sinks, recent, reservoir, seed, \
+             draft",
         ),
         (
             "snapkv,reservoir=3",
             "policy snapkv has no option \"reservoir\"; it has rows, sinks, \
-            recent, window, pool, pooling, agg, normalise, limit, budget",
+            recent, window, pool, pooling, agg, normalise, limit, draft, budget",
         ),
+        (
+            "stream,rows=64,reservoir=8,draft=3",
+            "draft= and reservoir= exclude each other: a token that was guessed wrong is taken back, \
+             but not that its rows move to the reservoir",
+        ),
+        (
+            "snapstream,rows=64,recent=16,reselect=9,draft=3",
+            "draft= and reselect= exclude each other: a token that was guessed wrong is taken back, \
+             but not that rows are selected anew by it",
+        ),
+        ("stream,draft=0", "option \"draft\" takes a number of at least 1, not \"0\""),
         ("stream,reservoir=0", "option \"reservoir\" takes a number of at least 1, not \"0\""),
         ("stream,seed=4", "policy stream draws lots for a reservoir only: seed= needs reservoir="),
         (
@@ -137,7 +172,8 @@ fn errors_name_the_place() {
         ),
         (
             "random,window=8",
-            "policy random has no option \"window\"; it has rows, sinks, recent, mode, seed, budget",
+            "policy random has no option \"window\"; it has rows, sinks, recent, mode, seed, \
+             draft, budget",
         ),
         ("snapstream,mode=fast", "option \"mode\" takes elastic or static, not \"fast\""),
         (
@@ -166,6 +202,8 @@ fn text_round_trips() {
         "stream,rows=8,reservoir=3",
         "snapstream,rows=64,reservoir=8,seed=9",
         "snapstream,rows=64,reselect=128",
+        "snapstream,rows=64,draft=4",
+        "full,draft=4",
     ] {
         let options = KvOptions::parse(text).expect(text);
         assert_eq!(options.to_string(), text);
