@@ -65,6 +65,7 @@ impl Execute {
             None => self.generate.drafting.draft,
             Some(Other::Generate(generate)) => generate.drafting.draft,
             Some(Other::Chat(chat)) => chat.drafting.draft,
+            Some(Other::Info(info)) => info.drafting.draft,
             Some(_) => None,
         };
         let draft = draft.unwrap_or(0);

@@ -44,6 +44,7 @@ impl MemoryCeiling {
     ) -> Result<MemoryCeiling, RuntimeError> {
         let header = model.header();
         let shape = ModelShape::new(model, options.slots)?;
+        shape.check_draft(options.draft)?;
         let layers = layer_shapes(model, model.layouts());
         let prefill = prefill_bytes(&shape, &layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));

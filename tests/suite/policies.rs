@@ -47,6 +47,10 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4"),
         ("llama-genai-fp32", "stream,rows=48,sinks=4,reservoir=6"),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,draft=5"),
+        ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=8,draft=2,mode=static"),
+        ("llama-genai-fp32", "snapkv,rows=48,recent=16,limit=50,draft=1,budget=pyramid"),
+        ("mistral-layered-genai-fp32", "stream,rows=32,sinks=8,draft=4"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10"),
         (
             "llama-genai-fp32",
@@ -75,6 +79,8 @@ pub fn trials() -> Vec<Trial> {
         "snapkv,rows=81,recent=30,limit=90",
         "random,rows=81,sinks=3,recent=30,mode=static",
         "stream,rows=80,sinks=4",
+        "stream,rows=80,sinks=4,draft=4",
+        "snapstream,rows=81,sinks=3,recent=30,window=8,draft=9",
         "stream,rows=80,sinks=4,reservoir=7",
         "snapstream,rows=81,sinks=3,recent=30,window=8,reservoir=7",
     ] {

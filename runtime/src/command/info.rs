@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use weir_abi::CachePolicy;
 
-use super::options::RuntimeArguments;
+use super::options::{DraftArguments, RuntimeArguments};
 use crate::facts::WeightFacts;
 use crate::memory::Mebibytes;
-use crate::{Model, RuntimeError, cores, machine};
+use crate::{Model, RuntimeError, RuntimeOptions, cores, machine};
 
 /// Says what the model is and how much memory it needs.
 #[derive(Clone, Debug, Args)]
@@ -17,6 +17,9 @@ pub struct Info {
     /// Write one JSON object
     #[arg(long, help_heading = None::<&str>)]
     pub json: bool,
+    /// How tokens would be guessed.
+    #[command(flatten)]
+    pub drafting: DraftArguments,
     /// How the model would run.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
@@ -87,15 +90,19 @@ impl Info {
         writeln!(out, "  runs {} on {} threads", text("isa"), facts["threads"])?;
         let levels = compiled_levels(model).join(", ");
         writeln!(out, "  has code for {levels}")?;
-        let ceiling = model.memory_ceiling(&self.runtime.resolve())?;
+        let ceiling = model.memory_ceiling(&self.options())?;
         writeln!(out, "  {ceiling}")?;
         let per_slot = facts["cache_bytes_per_slot"].as_u64().unwrap_or_default();
         writeln!(out, "  cache per slot {}", Mebibytes(per_slot))?;
         Ok(())
     }
 
+    fn options(&self) -> RuntimeOptions {
+        self.drafting.over(self.runtime.resolve())
+    }
+
     fn collect(&self, model: &Model) -> Result<Value, RuntimeError> {
-        let options = self.runtime.resolve();
+        let options = self.options();
         let compiled = model.compiled();
         let header = compiled.header();
         let ceiling = model.memory_ceiling(&options)?;

@@ -163,13 +163,7 @@ impl<M: StepModel> Engine<M> {
         drafter: impl Drafter + Send + 'static,
     ) -> Result<(), RuntimeError> {
         let shape = self.model.shape();
-        let room = shape.max_draft();
-        if most > room {
-            return Err(RuntimeError::Options(format!(
-                "{most} tokens cannot be guessed ahead: the model was compiled with room for {room}; \
-                 compile it with draft={most} in --kv"
-            )));
-        }
+        shape.check_draft(most)?;
         let rows = u64::from(shape.slots) * (1 + u64::from(most));
         let rows = rows.min(shape.max_rows.into()) as usize;
         self.logits.resize(rows * shape.vocabulary as usize, 0.0);

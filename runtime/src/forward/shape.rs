@@ -113,6 +113,18 @@ impl ModelShape {
         rooms.map(|layout| layout.in_flight.saturating_sub(1)).fold(self.max_rows - 1, u32::min)
     }
 
+    /// An error if so many tokens cannot be guessed ahead.
+    pub fn check_draft(&self, most: u32) -> Result<(), RuntimeError> {
+        let room = self.max_draft();
+        if most <= room {
+            return Ok(());
+        }
+        Err(RuntimeError::Options(format!(
+            "{most} tokens cannot be guessed ahead: the model was compiled with room for {room}; \
+             compile it with draft={most} in --kv"
+        )))
+    }
+
     /// Where a sequence goes on from if a layout has no room for its next row and selects from its rows
     /// anew: in front of the rows that are observed, which are computed again together with the next
     /// one. `before` as for [`ModelShape::kept`].
