@@ -62,13 +62,12 @@ impl Execute {
         };
         let slots = slots.unwrap_or(DEFAULT_SLOTS);
         let draft = match &self.command {
-            None => self.generate.drafting.draft,
-            Some(Other::Generate(generate)) => generate.drafting.draft,
-            Some(Other::Chat(chat)) => chat.drafting.draft,
-            Some(Other::Info(info)) => info.drafting.draft,
-            Some(_) => None,
+            None => self.generate.drafting.resolve(),
+            Some(Other::Generate(generate)) => generate.drafting.resolve(),
+            Some(Other::Chat(chat)) => chat.drafting.resolve(),
+            Some(Other::Info(info)) => info.drafting.resolve(),
+            Some(_) => 0,
         };
-        let draft = draft.unwrap_or(0);
         let compiled =
             load(&ModelOptions { slots, draft, ..self.model.clone() }, &self.report, &progress)?;
         let model = weir_runtime::Model::new(compiled)?;

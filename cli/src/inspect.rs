@@ -42,7 +42,8 @@ impl Inspect {
         }
         let progress = Progress::new(self.report.quiet);
         let slots = self.info.runtime.slots.unwrap_or(DEFAULT_SLOTS);
-        let options = ModelOptions { slots, ..self.model.clone() };
+        let draft = self.info.drafting.resolve();
+        let options = ModelOptions { slots, draft, ..self.model.clone() };
         let lowered = lower(&options, &self.report, &progress)?;
         if self.report.stop_after.is_some() {
             return Ok(());

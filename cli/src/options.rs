@@ -81,7 +81,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "C", value_parser = whole(1, MAX_CONTEXT), allow_hyphen_values = true)]
     pub kv_rows: Option<u32>,
 
-    /// Tokens that may be guessed ahead, unless --kv says so; `weir run` has its own option for it
+    /// Tokens that may be guessed ahead, unless --kv says so; commands that guess have an option for it
     #[arg(skip)]
     pub draft: u32,
 

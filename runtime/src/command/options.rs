@@ -59,21 +59,26 @@ impl RuntimeArguments {
 #[command(next_help_heading = "Running")]
 pub struct DraftArguments {
     /// Guess up to N tokens ahead, from what followed the last ones before, and check them in one step:
-    /// the same text, in fewer steps where it repeats its prompt or itself; at most what the model was
-    /// compiled for (draft= in --kv) [default: 0]
+    /// the same text, in fewer steps where it repeats its prompt or itself. A program has to be compiled
+    /// with as many, by draft= in --kv [default: 0]
     #[arg(long, value_name = "N", value_parser = whole(0, MAX_DRAFT), allow_hyphen_values = true)]
     pub draft: Option<u32>,
 }
 
 impl DraftArguments {
+    /// Tokens to guess; 0 for none.
+    pub fn resolve(&self) -> u32 {
+        self.draft.unwrap_or(0)
+    }
+
     /// The options of the library with these.
     pub fn over(&self, options: RuntimeOptions) -> RuntimeOptions {
-        RuntimeOptions { draft: self.draft.unwrap_or(0), ..options }
+        RuntimeOptions { draft: self.resolve(), ..options }
     }
 
     /// Says how many guesses were right, if any were asked for.
     pub fn announce(&self, usage: impl IntoIterator<Item = Usage>) {
-        if self.draft.unwrap_or(0) == 0 {
+        if self.resolve() == 0 {
             return;
         }
         let (mut drafted, mut accepted, mut chosen) = (0_u64, 0_u64, 0_u64);

@@ -43,6 +43,7 @@ proptest! {
         slots in 1..5_u32,
         rows in 1..16_u32,
         direct_rows in 1..70_u32,
+        guesses in 0..4_u32,
         mut arrivals in prop::collection::vec(arrival(), 1..14),
     ) {
         arrivals.sort_by_key(|arrival| arrival.step);
@@ -61,6 +62,16 @@ proptest! {
                 submitted += 1;
             }
             scheduler.plan(&mut plan, first_free);
+            let unguessed = plan.clone();
+            scheduler.guess(&mut plan, |sequence| {
+                let more = arrivals[sequence as usize].new_tokens - progress[&sequence].tokens - 1;
+                guesses.min(more)
+            });
+            for (rows, before) in plan.rows.iter().zip(&unguessed.rows) {
+                prop_assert!(rows.guesses == 0 || decoding.contains_key(&rows.sequence));
+                let alone = PlannedRows { rows: rows.rows - rows.guesses, guesses: 0, ..*rows };
+                prop_assert_eq!(alone, *before, "guesses displace nothing");
+            }
             prop_assert!(plan.rows.iter().map(|rows| rows.rows).sum::<u32>() <= limits.rows);
             prop_assert!(!plan.is_empty() || scheduler.is_idle());
             let planned: BTreeSet<_> = plan.rows.iter().map(|rows| rows.sequence).collect();
@@ -90,11 +101,14 @@ proptest! {
                 let entry = progress.entry(rows.sequence).or_default();
                 prop_assert_eq!(rows.first, entry.rows, "rows follow each other");
                 prop_assert!(rows.rows >= 1);
-                entry.rows += rows.rows;
+                // Some guesses were right.
+                let right = rows.guesses.min(step % 4);
+                entry.rows += rows.rows - rows.guesses + right;
                 prop_assert_eq!(rows.samples, entry.rows >= arrival.prompt_rows);
                 if rows.samples {
                     decoding.insert(rows.sequence, step);
-                    entry.tokens += 1;
+                    entry.tokens += 1 + right;
+                    scheduler.keep(rows.sequence, right);
                     if entry.tokens == arrival.new_tokens {
                         done.push(rows.sequence);
                     }
