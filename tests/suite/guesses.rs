@@ -279,7 +279,7 @@ fn logits(name: &str, setup: &Setup) -> Result<()> {
         let mut session = Session::new(oracle.graph())?;
         session.set_longest(prompt.len() + continuation.len() - 1);
         let reference = guessed(&mut Interpreted(session), prompt, continuation)?;
-        close(&case.name, &ours, &reference, FLOAT)?;
+        close(case.name, &ours, &reference, FLOAT)?;
     }
     Ok(())
 }

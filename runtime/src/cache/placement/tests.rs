@@ -65,11 +65,11 @@ fn written(layout: &CacheLayout, placement: &Placement) -> (Simulation, BTreeSet
             let row = placement.row(p) as usize;
             assert_eq!(simulation.rows[row], None, "nothing of a fitting prompt is overwritten");
             simulation.rows[row] = Some(p);
-            assert_eq!(simulation.positions_read(&placement, p), (0..=p).collect());
+            assert_eq!(simulation.positions_read(placement, p), (0..=p).collect());
         }
         // The same with the whole prompt written before anything is read.
         for p in 0..prompt {
-            assert_eq!(simulation.positions_read(&placement, p), (0..=p).collect());
+            assert_eq!(simulation.positions_read(placement, p), (0..=p).collect());
         }
         kept_at_end = (0..prompt).collect();
     } else {
