@@ -11,7 +11,8 @@ use weir_codegen::image::ModelImage;
 use weir_codegen::jit::{ModelInMemory, PackedWeights};
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
-use weir_ir::{CacheFormat, DType, Graph, Stage, verify::verify};
+use weir_ir::graph::CacheDecl;
+use weir_ir::{CacheFormat, DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
@@ -25,7 +26,7 @@ use weir_runtime::facts::{
 
 use crate::calibrate::CalibrationText;
 use crate::failure::Failure;
-use crate::options::{ComputeOption, ModelOptions, ReportOptions};
+use crate::options::{ComputeOption, ModelOptions, ReportOptions, formats_name};
 use crate::progress::Progress;
 use crate::weights::weight_facts;
 
@@ -410,23 +411,24 @@ fn facts(lowered: &Lowered, options: &ModelOptions) -> Facts {
     }
 }
 
-/// Number format of the caches, which all layers share, as on the command line.
+/// Number formats of the caches as on the command line: layers share them, but some have no block.
 fn kv_dtype(graph: &Graph) -> String {
-    let name = |format: CacheFormat| match format {
-        CacheFormat::I8 => "int8",
-        CacheFormat::I4 => "int4",
-        format => format.name(),
-    };
-    graph.caches.values().next().map(|cache| name(cache.format).to_owned()).unwrap_or_default()
+    let formats = |cache: &CacheDecl| RowFormats { ring: cache.format, block: cache.block };
+    let mut caches = graph.caches.values();
+    let with_block = caches.clone().find(|cache| cache.block.is_some());
+    with_block
+        .or_else(|| caches.next())
+        .map(|cache| formats_name(formats(cache)))
+        .unwrap_or_default()
 }
 
 /// The number format of the caches, if the user's options say it: where all products have one
 /// arithmetic it is known before their weights are, else the weights decide.
-fn chosen_kv_dtype(options: &ModelOptions) -> Option<CacheFormat> {
+fn chosen_kv_dtype(options: &ModelOptions) -> Option<RowFormats> {
     match (options.kv_dtype.first(), options.compute) {
-        (Some(chosen), _) => Some(chosen.format()),
-        (None, Some(ComputeOption::F32)) => Some(CacheFormat::F32),
-        (None, Some(ComputeOption::Bf16)) => Some(CacheFormat::F16),
+        (Some(chosen), _) => Some(chosen.formats()),
+        (None, Some(ComputeOption::F32)) => Some(CacheFormat::F32.into()),
+        (None, Some(ComputeOption::Bf16)) => Some(CacheFormat::F16.into()),
         (None, Some(ComputeOption::Int8 | ComputeOption::Int8Row) | None) => None,
     }
 }

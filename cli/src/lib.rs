@@ -33,7 +33,7 @@ pub use inspect::Inspect;
 pub use make_model::{MakeModel, write_model};
 pub use options::{
     ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, KvTypeOption, ModelOptions,
-    ReportOptions,
+    ReportOptions, formats_name,
 };
 pub use perplexity::{Perplexity, perplexity};
 pub use progress::{Progress, Work};

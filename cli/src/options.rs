@@ -1,10 +1,12 @@
 //! Options that shape a compiled model, shared by the commands that compile one.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::builder::{EnumValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Command, ValueEnum};
 use weir_codegen::kernels::matmul::Compute;
-use weir_ir::CacheFormat;
+use weir_ir::{CacheFormat, RowFormats};
 use weir_runtime::command::whole;
 
 /// Slots unless the user says otherwise.
@@ -100,7 +102,11 @@ pub struct ModelOptions {
     /// Number format of the attention state that a slot keeps; rounded once, when it is written
     /// [default: as products round their activations: int8 (f16 if keys have biases or heads are
     /// narrower than 32), f16 for bf16, else f32]
-    #[arg(long, value_enum, value_name = "TYPE")]
+    ///
+    /// block=TYPE,ring=TYPE gives sinks and selected rows a format of their own, int4 or int8, below
+    /// that of the ring: int4 with any other, int8 with f16, bf16 or f32. Layers that are one ring have
+    /// the ring's.
+    #[arg(long, value_parser = KvTypeParser, value_name = "TYPE")]
     pub kv_dtype: Vec<KvTypeOption>,
 
     /// Number formats of the weights [default: as in the file]
@@ -227,18 +233,112 @@ pub enum KvTypeOption {
     Int8,
     /// The same with one of 16 levels for each number of a key or value
     Int4,
+    /// Different ones for the immutable block (sinks and selected rows) and for the ring
+    #[value(skip)]
+    Parts {
+        /// The block's, int4 or int8.
+        block: CacheFormat,
+        /// The ring's.
+        ring: CacheFormat,
+    },
 }
 
 impl KvTypeOption {
-    /// The number format of the graph's caches.
-    pub fn format(self) -> CacheFormat {
-        match self {
+    /// The number formats of the graph's caches.
+    pub fn formats(self) -> RowFormats {
+        let ring = match self {
             KvTypeOption::F32 => CacheFormat::F32,
             KvTypeOption::F16 => CacheFormat::F16,
             KvTypeOption::Bf16 => CacheFormat::BF16,
             KvTypeOption::Int8 => CacheFormat::I8,
             KvTypeOption::Int4 => CacheFormat::I4,
+            KvTypeOption::Parts { block, ring } => {
+                return RowFormats { ring, block: Some(block) };
+            }
+        };
+        ring.into()
+    }
+
+    /// Reads `block=TYPE,ring=TYPE`, in either order.
+    fn parts(text: &str) -> Result<KvTypeOption, String> {
+        let (mut block, mut ring) = (None, None);
+        for part in text.split(',') {
+            let (name, ty) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part} is neither block=TYPE nor ring=TYPE"))?;
+            let place = match name {
+                "block" => &mut block,
+                "ring" => &mut ring,
+                _ => return Err(format!("{name} is no part of a cache; block and ring are")),
+            };
+            let ty = KvTypeOption::from_str(ty, false)
+                .map_err(|_| format!("{name}={ty}: the types are f32, f16, bf16, int8 and int4"))?;
+            if place.replace(ty).is_some() {
+                return Err(format!("{name}= is there twice"));
+            }
         }
+        let given = |part: Option<KvTypeOption>, name: &str, other: &str| {
+            part.ok_or_else(|| format!("{other}= is there without {name}="))
+        };
+        let (one, other) = (given(block, "block", "ring")?, given(ring, "ring", "block")?);
+        let [block, ring] = [one, other].map(|part| part.formats().ring);
+        if block == ring {
+            return Ok(one);
+        }
+        if !block.suits_block_of(ring) {
+            let [block, ring] = [block, ring].map(format_name);
+            return Err(format!(
+                "a block of {block} with a ring of {ring}: the block is int4, or int8 with a ring of \
+                 f16, bf16 or f32"
+            ));
+        }
+        Ok(KvTypeOption::Parts { block, ring })
+    }
+}
+
+/// A number format as the command line names it.
+fn format_name(format: CacheFormat) -> &'static str {
+    match format {
+        CacheFormat::I8 => "int8",
+        CacheFormat::I4 => "int4",
+        format => format.name(),
+    }
+}
+
+/// The number formats of a cache as the command line names them.
+pub fn formats_name(formats: RowFormats) -> String {
+    let ring = format_name(formats.ring);
+    match formats.block {
+        Some(block) => format!("block={},ring={ring}", format_name(block)),
+        None => ring.to_owned(),
+    }
+}
+
+/// Reads one number format for all rows, or one for each part.
+#[derive(Clone)]
+pub struct KvTypeParser;
+
+impl TypedValueParser for KvTypeParser {
+    type Value = KvTypeOption;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        option: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<KvTypeOption, clap::Error> {
+        match value.to_str().filter(|text| text.contains('=')) {
+            Some(_) => {
+                let parts = StringValueParser::new().try_map(|text| KvTypeOption::parts(&text));
+                parts.parse_ref(command, option, value)
+            }
+            None => EnumValueParser::<KvTypeOption>::new().parse_ref(command, option, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let types = KvTypeOption::value_variants();
+        Some(Box::new(types.iter().filter_map(KvTypeOption::to_possible_value)))
     }
 }
 

@@ -150,7 +150,13 @@ impl Attention {
     fn new(level: IsaLevel, threads: usize, shape: Shape) -> Attention {
         let Shape { heads, kv_heads, rows, slots, number } = shape;
         let spec = AttendSpec {
-            cache: CacheShape { kv_heads, key_width: WIDTH, value_width: WIDTH, number },
+            cache: CacheShape {
+                kv_heads,
+                key_width: WIDTH,
+                value_width: WIDTH,
+                number,
+                block: None,
+            },
             score: ScoreSpec { heads, scale: 0.125, softcap: 0.0 },
             sinks: false,
             query: (heads * WIDTH, WIDTH),
@@ -206,6 +212,9 @@ impl Attention {
             observed_lse: std::ptr::null_mut(),
             observed_from: 0,
             layer: 0,
+            key_ring: 0,
+            value_ring: 0,
+            block_rows: 0,
         };
         let layers: Vec<LayerCall> = steps.iter().map(layer).collect();
         let context = |(layer, spans): (&LayerCall, &Vec<RowSpans>)| StepContext {

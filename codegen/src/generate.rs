@@ -162,10 +162,13 @@ pub fn generate<'a>(
             weights,
             weight_count: number(kind.plan.weights.len(), "number of weights")?,
         });
-        let widths = u64::from(cache.key_width) + u64::from(cache.value_width);
-        let row = u64::from(cache.kv_heads) * widths * kind.attend.cache.number.bytes() as u64;
+        let shape = kind.attend.cache;
+        let of_block = shape.of_block().map_or(0, |block| block.row_bytes() as u64);
+        let block_rows = u64::from(layout.block_rows);
+        let ring_rows = u64::from(layout.rows) - block_rows;
         let positions = u64::from(cache.kv_heads) * u64::from(layout.selected) * 4;
-        cache_slot_bytes.push(u64::from(layout.rows) * row + positions);
+        let rows = block_rows * of_block + ring_rows * shape.row_bytes() as u64;
+        cache_slot_bytes.push(rows + positions);
     }
     let head_weights = place(&mut region, &mut offsets, &head, &[])?;
     let weights = region.finish();
@@ -385,6 +388,7 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         in_flight: rows.in_flight,
         reservoir: rows.reservoir,
         reselect: rows.reselect.into(),
+        block_rows: if cache.block.is_some() { rows.block_rows() } else { 0 },
     })
 }
 
@@ -500,6 +504,7 @@ fn place(
 
 fn kind_entry(attend: &AttendSpec) -> KindEntry {
     let cache = attend.cache;
+    let block = cache.of_block();
     KindEntry {
         heads: attend.score.heads as u32,
         kv_heads: cache.kv_heads as u32,
@@ -507,6 +512,8 @@ fn kind_entry(attend: &AttendSpec) -> KindEntry {
         value_width: cache.value_width as u32,
         key_row_bytes: cache.key_bytes() as u32,
         value_row_bytes: cache.value_bytes() as u32,
+        block_key_row_bytes: block.map_or(0, |block| block.key_bytes() as u32),
+        block_value_row_bytes: block.map_or(0, |block| block.value_bytes() as u32),
     }
 }
 

@@ -114,6 +114,8 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 kind.value_width,
                 kind.key_row_bytes,
                 kind.value_row_bytes,
+                kind.block_key_row_bytes,
+                kind.block_value_row_bytes,
             ]);
         }
     });
@@ -138,6 +140,7 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.in_flight,
                 layout.reservoir,
                 layout.reselect,
+                layout.block_rows,
             ]);
         }
     });

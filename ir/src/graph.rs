@@ -174,6 +174,8 @@ pub struct CacheDecl {
     pub value_width: u32,
     /// Number format of keys and values.
     pub format: CacheFormat,
+    /// Number format of the immutable block, the rows below S + K, if it is another one.
+    pub block: Option<CacheFormat>,
     /// Sliding window of the attention that reads it, 0 for none.
     pub window: u32,
     /// Policy and rows, from stage `Sparse` on.
@@ -201,6 +203,31 @@ impl CacheFormat {
     pub fn is_coded(self) -> bool {
         matches!(self, CacheFormat::I8 | CacheFormat::I4)
     }
+
+    /// Whether the immutable block may have this format where the ring has another: rows of it are
+    /// made from rows of the ring, and read as those are, so it holds less of them.
+    pub fn suits_block_of(self, ring: CacheFormat) -> bool {
+        match self {
+            CacheFormat::I4 => ring != CacheFormat::I4,
+            CacheFormat::I8 => !ring.is_coded(),
+            _ => false,
+        }
+    }
+}
+
+/// Number formats of the rows of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowFormats {
+    /// The ring's, and of all rows where a cache is one ring.
+    pub ring: CacheFormat,
+    /// The immutable block's, if it is another one.
+    pub block: Option<CacheFormat>,
+}
+
+impl From<CacheFormat> for RowFormats {
+    fn from(ring: CacheFormat) -> RowFormats {
+        RowFormats { ring, block: None }
+    }
 }
 
 crate::attribute::named_enum!(
@@ -220,6 +247,13 @@ crate::attribute::named_enum!(
         Window = "window",
     }
 );
+
+impl KvPolicy {
+    /// Whether rows below S + K are an immutable block, in front of a ring.
+    pub fn has_block(self) -> bool {
+        !matches!(self, KvPolicy::Full | KvPolicy::Window)
+    }
+}
 
 crate::attribute::named_enum!(
     /// How the attention that a row gets from the observed queries and the heads of a group becomes
@@ -325,6 +359,11 @@ impl CacheRows {
             scoring: Scoring::default(),
             seed: 0,
         }
+    }
+
+    /// S + K: rows of the immutable block.
+    pub fn block_rows(&self) -> u32 {
+        self.sinks + self.selected
     }
 
     /// S + K + R: rows that are kept of a prompt.

@@ -24,7 +24,7 @@ pub use dim::{Dim, Symbol};
 pub use entity::{CacheId, Const, Kind, Node, Table, Value};
 pub use graph::{
     Body, CacheDecl, CacheFormat, Graph, InputRole, LayerKind, NodeData, OutputRole, RotarySets,
-    ValueData,
+    RowFormats, ValueData,
 };
 pub use infer::Tables;
 pub use ops::Op;

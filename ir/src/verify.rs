@@ -115,6 +115,16 @@ impl<'g> Verifier<'g> {
             if cache.kv_heads == 0 || cache.key_width == 0 || cache.value_width == 0 {
                 self.error(id, "has no heads or no width");
             }
+            if let Some(block) = cache.block {
+                let layout = cache.layout.as_ref();
+                if !layout.is_some_and(|layout| layout.policy.has_block()) {
+                    self.error(id, "has a type of its block and no block");
+                }
+                if !block.suits_block_of(cache.format) {
+                    let (block, ring) = (block.name(), cache.format.name());
+                    self.error(id, format!("has a block of {block} with a ring of {ring}"));
+                }
+            }
             match &cache.layout {
                 None if self.stage >= Stage::Sparse => self.error(id, "has no layout"),
                 Some(_) if self.stage < Stage::Sparse => self.error(id, "has a layout too early"),
@@ -300,10 +310,9 @@ impl<'g> Verifier<'g> {
             let Some(slot) = first_of_kind.get_mut(layer.kind.index()) else { continue };
             let first = *slot.get_or_insert(cache);
             let widths = |id: CacheId| {
-                graph
-                    .caches
-                    .get(id)
-                    .map(|c| (c.format, [c.kv_heads, c.key_width, c.value_width, c.window]))
+                graph.caches.get(id).map(|c| {
+                    (c.format, c.block, [c.kv_heads, c.key_width, c.value_width, c.window])
+                })
             };
             if widths(first) != widths(cache) {
                 self.error(

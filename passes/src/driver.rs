@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use weir_ir::verify::verify;
-use weir_ir::{CacheFormat, Graph, Stage};
+use weir_ir::{Graph, RowFormats, Stage};
 
 use crate::error::PassError;
 use crate::kv::policy::KvOptions;
@@ -23,7 +23,7 @@ pub struct Options {
     pub kv: KvOptions,
     /// Number format of the cache: F32, F16 or BF16. `None`: what suits the products, whose weights
     /// say how their activations are rounded.
-    pub kv_dtype: Option<CacheFormat>,
+    pub kv_dtype: Option<RowFormats>,
     /// Rows of a step at most; the ring of a sliding window holds them beside the window.
     pub max_rows: u32,
     /// Number formats of the weights.

@@ -165,7 +165,7 @@ pub struct LayerPlanes<'a> {
     pub strides: PlaneStrides,
 }
 
-/// Distances in a layer's planes, in bytes.
+/// Distances in a layer's planes, in bytes, and where their parts meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlaneStrides {
     /// From one slot's keys to the next.
@@ -176,6 +176,12 @@ pub struct PlaneStrides {
     pub value_slot: u64,
     /// From one head's values to the next.
     pub value_head: u64,
+    /// From a head's first key to where row 0 of the ring's format would lie, modulo 2⁶⁴.
+    pub key_ring: u64,
+    /// The same of the values.
+    pub value_ring: u64,
+    /// Rows below this have the block's number format.
+    pub block_rows: u32,
 }
 
 /// Where the last queries of a prompt are stored.
@@ -426,6 +432,9 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
             observed_lse: lse,
             observed_from: from,
             layer: layer.number,
+            key_ring: layer.planes.strides.key_ring,
+            value_ring: layer.planes.strides.value_ring,
+            block_rows: layer.planes.strides.block_rows,
         }
     });
     let prompt = visit.prompt.map(|prompt| PromptCall {
@@ -435,6 +444,9 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
         key_head_stride: prompt.destination.strides.key_head,
         value_slot_stride: prompt.destination.strides.value_slot,
         value_head_stride: prompt.destination.strides.value_head,
+        key_ring: prompt.destination.strides.key_ring,
+        value_ring: prompt.destination.strides.value_ring,
+        block_rows: prompt.destination.strides.block_rows,
         scores: prompt.scores.as_mut_ptr(),
         scratch: prompt.scratch.as_mut_ptr(),
         floors: prompt.floors.as_mut_ptr(),

@@ -252,6 +252,7 @@ mod tests {
             in_flight: 0,
             reservoir: 0,
             reselect: 0,
+            block_rows: 0,
         }
     }
 

@@ -376,10 +376,14 @@ pub fn rounding_error(constant: &Constant) -> f64 {
 /// Squared error that a cache adds to what attention gives, in parts of the result's square: those of
 /// values reach it as they are, those of keys (and queries) move scores of this deviation.
 fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
-    let [key, value] = [cache.key_width, cache.value_width].map(|width| match cache.format {
-        CacheFormat::I8 => code_error(width as usize, STORED_UNITS).powi(2),
-        CacheFormat::I4 => level_error(width as usize).powi(2),
-        format => stored_error(format).powi(2),
+    let [key, value] = [cache.key_width, cache.value_width].map(|width| {
+        let error = |format| match format {
+            CacheFormat::I8 => code_error(width as usize, STORED_UNITS).powi(2),
+            CacheFormat::I4 => level_error(width as usize).powi(2),
+            format => stored_error(format).powi(2),
+        };
+        // A row of a block with its own format has been rounded to the ring's before or after.
+        error(cache.format) + cache.block.map_or(0.0, error)
     });
     let (query, weights) = match cache.format.is_coded() {
         true => (
@@ -484,11 +488,15 @@ fn values_of_a_row(cache: &CacheDecl) -> usize {
 fn stored_apart(cache: &CacheDecl) -> f64 {
     // Halves that are the scales of int4, two a head: the largest magnitude is off by 4 u of itself, and
     // a unit in the last place is 2⁻¹⁰ of the power of two below it, 0.72 of it on average.
-    let scales = match cache.format {
-        CacheFormat::I4 => 2.0 * f64::from(cache.kv_heads) * 4.0 * UNIT * 1024.0 / 0.72,
-        _ => 0.0,
+    let of_format = |format| {
+        let scales = match format {
+            CacheFormat::I4 => 2.0 * f64::from(cache.kv_heads) * 4.0 * UNIT * 1024.0 / 0.72,
+            _ => 0.0,
+        };
+        values_of_a_row(cache) as f64 * value_apart(format) + scales
     };
-    values_of_a_row(cache) as f64 * value_apart(cache.format) + scales
+    // A row of a block with its own format is rounded to both.
+    of_format(cache.format) + cache.block.map_or(0.0, of_format)
 }
 
 /// Heads and width of each layer's queries where they are codes.

@@ -4,6 +4,7 @@
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
+use weir_ir::CacheFormat;
 use weir_runtime::forward::Forward;
 use weir_runtime::{Completion, Engine, History, Model, Request, RuntimeOptions};
 use weir_tests::places::root;
@@ -30,15 +31,22 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", weir::KvTypeOption::F32),
         ("narrow-nbits-int4", weir::KvTypeOption::Int8),
         ("narrow-nbits-int4", weir::KvTypeOption::Int4),
+        ("narrow-nbits-int4", parts(CacheFormat::I4, CacheFormat::I8)),
+        ("narrow-nbits-int4", parts(CacheFormat::I4, CacheFormat::F16)),
         ("gemma2-genai-fp32", weir::KvTypeOption::F32),
     ] {
         for (kv, drops) in kvs {
-            let place = format!("conversation/{name}/{kv_dtype:?}/{kv}");
+            let format = weir::formats_name(kv_dtype.formats());
+            let place = format!("conversation/{name}/{format}/{kv}");
             trials.push(trial(place, move || conversation(name, kv, kv_dtype, drops)));
         }
     }
     trials.push(trial("conversation/reservoir".to_owned(), reservoir));
     trials
+}
+
+fn parts(block: CacheFormat, ring: CacheFormat) -> weir::KvTypeOption {
+    weir::KvTypeOption::Parts { block, ring }
 }
 
 /// A slot is gone on in until its reservoir is in use; then the conversation is computed again.

@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
+use weir_ir::CacheFormat;
 use weir_runtime::{Model, Request, RuntimeOptions, SamplingOptions};
 use weir_tests::places::root;
 use weir_tests::systems::Setup;
@@ -34,9 +35,14 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", weir::KvTypeOption::F32),
         ("narrow-nbits-int4", weir::KvTypeOption::Int8),
         ("narrow-nbits-int4", weir::KvTypeOption::Int4),
+        (
+            "narrow-nbits-int4",
+            weir::KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 },
+        ),
     ] {
         for kv in kvs {
-            let place = format!("invariance/{name}/{kv_dtype:?}/{kv}");
+            let format = weir::formats_name(kv_dtype.formats());
+            let place = format!("invariance/{name}/{format}/{kv}");
             trials.push(trial(place, move || invariant(name, kv, kv_dtype)));
         }
     }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use weir_frontend::synthetic::Shape;
+use weir_ir::CacheFormat;
 use weir_runtime::RuntimeOptions;
 use weir_tests::places::root;
 use weir_tests::systems::{Binary, Setup, start};
@@ -170,6 +171,15 @@ fn int4_is_counted() -> Result<()> {
         let row = 2 * (width / 2 + 2);
         let positions = (rows - SINKS - RECENT) * 4;
         ensure!(found == LAYERS * KV_HEADS * (rows * row + positions), "{found} bytes");
+        // Sinks and selected rows alone in int4, 256 of 320 rows: whole tiles on both sides.
+        let kv = format!("snapstream,rows={},sinks={SINKS},recent=64", rows + 64);
+        let parts = weir::KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 };
+        let of_parts = bytes(kv.clone(), parts)?;
+        let positions = (rows - SINKS) * 4;
+        let expected = rows * row + 64 * 2 * width * 2 + positions;
+        ensure!(of_parts == LAYERS * KV_HEADS * expected, "{of_parts} bytes in two formats");
+        let of_ring = bytes(kv, weir::KvTypeOption::F16)?;
+        ensure!(2 * of_parts < of_ring, "{of_parts} bytes in two formats, {of_ring} in f16");
         println!("heads of {width}: {dense} / {found} = {:.2}", dense as f64 / found as f64);
         // The same rows, four of which are in flight and none of those selected.
         let kv = format!("snapstream,rows={},sinks={SINKS},recent={RECENT},draft=3", rows - 4);

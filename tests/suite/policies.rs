@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use weir_ir::CacheFormat;
 use weir_runtime::RuntimeOptions;
 use weir_runtime::comparison::{Candidate, Comparison, Passage, surprise};
 use weir_runtime::forward::Forward;
@@ -21,6 +22,14 @@ const SAME: f32 = 1e-5;
 
 /// Tokens of a prompt to an int8 cache: two tiles, of which the second is short.
 const CODED_TOKENS: usize = 100;
+
+/// Number formats of the block and of the ring.
+const PARTS: [(CacheFormat, CacheFormat); 4] = [
+    (CacheFormat::I4, CacheFormat::I8),
+    (CacheFormat::I4, CacheFormat::F16),
+    (CacheFormat::I8, CacheFormat::F32),
+    (CacheFormat::I4, CacheFormat::BF16),
+];
 
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures/onnx").join(name)
@@ -86,6 +95,27 @@ pub fn trials() -> Vec<Trial> {
     ] {
         for format in [weir::KvTypeOption::Int8, weir::KvTypeOption::Int4] {
             let place = format!("policies/codes/{format:?}/{kv}");
+            trials.push(trial(place, move || codes(kv, format)));
+        }
+    }
+    for (block, ring) in PARTS {
+        let format = weir::KvTypeOption::Parts { block, ring };
+        for kv in [
+            // Every row stays, of a prompt as long as the cache and of shorter ones.
+            "snapstream,rows=100",
+            "snapstream,rows=160,sinks=5,recent=70,window=8,mode=static",
+            "snapstream,rows=160,sinks=5,recent=40,window=8",
+            // Some are dropped; the block ends within a tile and behind one.
+            "snapstream,rows=81,sinks=3,recent=30,window=8",
+            "snapstream,rows=81,sinks=3,recent=30,window=8,mode=static",
+            "snapstream,rows=96,sinks=8,recent=16,window=8",
+            "snapkv,rows=81,recent=30,limit=90",
+            "random,rows=81,sinks=3,recent=30,mode=static",
+            "stream,rows=80,sinks=4",
+            "snapstream,rows=81,sinks=3,recent=30,window=8,reservoir=7",
+            "full",
+        ] {
+            let place = format!("policies/codes/{}/{kv}", weir::formats_name(format.formats()));
             trials.push(trial(place, move || codes(kv, format)));
         }
     }

@@ -156,6 +156,7 @@ fn model_with(softcap: f32, layout: &CacheRows, tail: Tail) -> Graph {
             key_width: HEAD_WIDTH as u32,
             value_width: HEAD_WIDTH as u32,
             format: CacheFormat::F32,
+            block: None,
             window: 0,
             layout: Some(layout.clone()),
         });
@@ -347,6 +348,9 @@ impl Machine {
             observed_lse: std::ptr::null_mut(),
             observed_from: 0,
             layer: 0,
+            key_ring: 0,
+            value_ring: 0,
+            block_rows: 0,
         }
     }
 
@@ -605,6 +609,9 @@ fn long_prompts_are_scored_and_compacted() {
             floors: floors.as_mut_ptr(),
             selected_positions: selected.as_mut_ptr(),
             positions_stride: 3,
+            key_ring: 0,
+            value_ring: 0,
+            block_rows: 0,
         };
         let context = StepContext { prompt: &prompt, ..context };
         machine.call("observe-0", &context);

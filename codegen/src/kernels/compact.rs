@@ -11,7 +11,7 @@ use std::mem::offset_of;
 
 use weir_abi::{Fault, PromptCall, StepContext};
 
-use super::attention::{CacheShape, plane_rows};
+use super::attention::{CacheShape, Moves, is_block, plane_rows, ring_start};
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, INT, InstBuilder, IntCC, POINTER, Value,
     segment_signature,
@@ -190,6 +190,7 @@ fn write_rows(
     let kept = b.add(immutable, recent);
     let items = b.mul_const(kept, cache.kv_heads as i64);
     let (first, last) = b.partition(items, thread, threads);
+    let moves = Moves::of(b, cache);
     b.for_range(first, last, 1, |b, item| {
         let head = b.ins().udiv(item, kept);
         let before = b.mul(head, kept);
@@ -224,9 +225,49 @@ fn write_rows(
         for is_key in [true, false] {
             let from = plane_rows(b, layer, !is_key, slot, head);
             let to = destination(b, call, !is_key, head);
-            let from = cache.place(b, is_key, from, places[0]);
-            let to = cache.place(b, is_key, to, places[1]);
-            from.copy(b, &to);
+            let Some(moves) = &moves else {
+                let from = cache.place(b, is_key, from, places[0]);
+                let to = cache.place(b, is_key, to, places[1]);
+                from.copy(b, &to);
+                continue;
+            };
+            // One of both planes is dense.
+            let from_ring = ring_start(b, layer, !is_key, slot, head);
+            let ring = if is_key {
+                offset_of!(PromptCall, key_ring)
+            } else {
+                offset_of!(PromptCall, value_ring)
+            };
+            let ring = b.load(POINTER, call.prompt, ring as i32);
+            let to_ring = b.add(to, ring);
+            let block_rows = field(b, offset_of!(PromptCall, block_rows));
+            let leaves_block = is_block(b, layer, places[0]);
+            let comes_to_block = b.compare(IntCC::SignedLessThan, places[1], block_rows);
+            b.if_else(
+                leaves_block,
+                |b| {
+                    let from = moves.block_row(b, is_key, from, places[0]);
+                    let to = cache.place(b, is_key, to_ring, places[1]);
+                    moves.widen(b, is_key, &from, &to);
+                    Vec::new()
+                },
+                |b| {
+                    let from = cache.place(b, is_key, from_ring, places[0]);
+                    b.if_else(
+                        comes_to_block,
+                        |b| {
+                            let to = moves.block_row(b, is_key, to, places[1]);
+                            moves.narrow(b, is_key, &from, &to);
+                            Vec::new()
+                        },
+                        |b| {
+                            let to = cache.place(b, is_key, to_ring, places[1]);
+                            from.copy(b, &to);
+                            Vec::new()
+                        },
+                    )
+                },
+            );
         }
     });
 }

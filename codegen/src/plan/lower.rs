@@ -444,6 +444,7 @@ impl Lowering<'_> {
             key_width: cache.key_width as usize,
             value_width: cache.value_width as usize,
             number: CacheType::of(cache.format),
+            block: cache.block.map(CacheType::of),
         })
     }
 

@@ -17,7 +17,13 @@ fn chain() -> SegmentPlan {
         |from, to| Kernel::Map { op: MapOp::Copy, inputs: vec![view(from)], output: view(to) };
     let hidden = View::dense(Root::Hidden, 16, vec![16]);
     let score = crate::kernels::attention::ScoreSpec { heads: 1, scale: 1.0, softcap: 0.0 };
-    let cache = CacheShape { kv_heads: 1, key_width: 16, value_width: 16, number: CacheType::F16 };
+    let cache = CacheShape {
+        kv_heads: 1,
+        key_width: 16,
+        value_width: 16,
+        number: CacheType::F16,
+        block: None,
+    };
     let spec = AttendSpec {
         cache,
         score,

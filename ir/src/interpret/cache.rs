@@ -2,7 +2,9 @@
 //! layout keeps (sections 3 and 4 of the method's document). Rows in flight are those that one [`CacheState::append`] writes behind a prompt;
 //! [`CacheState::take_back`] undoes the last of them.
 //!
-//! Keys and values are rounded to the cache's number format when they are written. A row that was
+//! Keys and values are rounded to the cache's number format when they are written, and rows that come
+//! to the immutable block to that of the block, if it has its own: a prompt of which every row stays is
+//! written where its rows stay, another one is dense in the ring's format until it ends. A row that was
 //! never written is never read; it holds NaN, so that a wrong range shows.
 
 use super::attend::{Score, weigh};
@@ -10,7 +12,7 @@ use super::codes::{self, TILE};
 use super::plane::Plane;
 use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
 use super::{EvalFault, Tensor, checked_count};
-use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling};
+use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling, RowFormats};
 
 /// Attention state of one layer and one sequence.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct CacheState {
     rows: usize,
     /// Where rows lie, once the prompt has ended under a layout.
     kept: Option<Kept>,
+    /// Whether a prompt that runs has been reopened: its rows are dense even if all of them stay.
+    is_reopened: bool,
     /// The last queries of the prompt with the logarithms of their sums, `[row][head]`.
     observed: Vec<(Vec<f32>, Vec<f32>)>,
     score: Score,
@@ -116,13 +120,15 @@ impl CacheState {
         if let Some(layout) = &decl.layout {
             layout.check().map_err(EvalFault::Operand)?;
         }
-        let plane = |width: u32| Plane::new(decl.format, decl.kv_heads as usize, width as usize);
+        let formats = RowFormats { ring: decl.format, block: decl.block };
+        let plane = |width: u32| Plane::new(formats, decl.kv_heads as usize, width as usize);
         Ok(CacheState {
             decl: decl.clone(),
             keys: plane(decl.key_width),
             values: plane(decl.value_width),
             rows: 0,
             kept: None,
+            is_reopened: false,
             observed: Vec::new(),
             score: Score { scale: 1.0, softcap: 0.0 },
         })
@@ -165,6 +171,7 @@ impl CacheState {
             }
         }
         (self.keys, self.values, self.rows) = (keys, values, rows.len());
+        self.is_reopened = true;
         Ok(())
     }
 
@@ -186,11 +193,16 @@ impl CacheState {
                 "{count} rows behind a bounded prompt, of which {most} may be in flight"
             )));
         }
+        let placement = self.placement(self.rows + count);
         for index in 0..count {
             self.sample()?;
-            let row = self.kept.as_ref().map_or(self.rows, |kept| kept.row(self.rows));
-            self.keys.write(row, &key[index * key_row..][..key_row])?;
-            self.values.write(row, &value[index * value_row..][..value_row])?;
+            let placed = |kept: &Kept| kept.row(self.rows);
+            let row = self.kept.as_ref().map_or(self.rows, placed);
+            // Where a prompt's row will lie, if it is written there.
+            let placed = self.kept.as_ref().or(placement.as_ref()).map(placed);
+            let is_block = placed.is_some_and(|row| row < self.block_rows());
+            self.keys.write(row, &key[index * key_row..][..key_row], is_block)?;
+            self.values.write(row, &value[index * value_row..][..value_row], is_block)?;
             self.rows += 1;
         }
         Ok(())
@@ -321,7 +333,7 @@ impl CacheState {
         sink: Option<f32>,
         out: &mut [f32],
     ) -> f32 {
-        let placement = self.placement();
+        let placement = self.placement(self.rows);
         let place = |row: usize| placement.as_ref().map_or(row, |kept| kept.row(row));
         let mut placed: Vec<(usize, usize)> = seen.iter().map(|row| (place(*row), *row)).collect();
         placed.sort_unstable();
@@ -335,13 +347,19 @@ impl CacheState {
         codes::attend(self.score, query, &tiles.map(rows).collect::<Vec<_>>(), sink, out)
     }
 
-    /// Where rows of the running prompt lie in the cache, of which this state keeps each in the row
-    /// of its position: a prompt comes as a whole, and those that drop rows are dense to their end.
-    fn placement(&self) -> Option<Kept> {
+    /// Rows below this are the block.
+    fn block_rows(&self) -> usize {
+        self.decl.layout.as_ref().map_or(0, |layout| layout.block_rows() as usize)
+    }
+
+    /// Where the rows of the running prompt of `length` rows lie in the cache, of which this state keeps
+    /// each in the row of its position: a prompt comes as a whole, and those that drop rows are dense to
+    /// their end.
+    fn placement(&self, length: usize) -> Option<Kept> {
         let layout = self.decl.layout.as_ref().filter(|_| self.kept.is_none())?;
         let is_in_place =
-            layout.policy == KvPolicy::Window || self.rows <= layout.prompt_rows() as usize;
-        is_in_place.then(|| Kept::of(layout, self.rows))
+            layout.policy == KvPolicy::Window || length <= layout.prompt_rows() as usize;
+        (is_in_place && !self.is_reopened).then(|| Kept::of(layout, length))
     }
 
     /// Rows that the query of a position sees, in the order of rows.
@@ -393,6 +411,7 @@ impl CacheState {
             .collect::<Result<_, EvalFault>>()?;
         let kept = Kept { positions, ..kept };
         let last = length.saturating_sub(recent).max(sinks.min(length))..length;
+        let is_in_place = self.placement(length).is_some();
         let (mut keys, mut values) = (self.keys.emptied(), self.values.emptied());
         for head in 0..heads {
             let early = (0..sinks.min(length)).map(|row| (row, row));
@@ -402,10 +421,15 @@ impl CacheState {
             for (row, position) in early.chain(middle).chain(late) {
                 keys.copy(row, head, &self.keys, position)?;
                 values.copy(row, head, &self.values, position)?;
+                if !is_in_place && row < self.block_rows() {
+                    keys.round_to_block(row, head);
+                    values.round_to_block(row, head);
+                }
             }
         }
         (self.keys, self.values) = (keys, values);
         self.kept = Some(kept);
+        self.is_reopened = false;
         self.observed.clear();
         Ok(())
     }

@@ -2,15 +2,19 @@
 
 use half::{bf16, f16};
 
-use super::codes::{encode, encode_levels};
+use super::codes::{codes_to_levels, encode, encode_levels, encode_levels_again};
 use super::{EvalFault, Tensor, checked_count};
-use crate::graph::CacheFormat;
+use crate::graph::{CacheFormat, RowFormats};
 use crate::types::DType;
 
-/// Numbers `[row][kv head][width]`, all in f32; of a format with codes the codes.
+/// Numbers `[row][kv head][width]`, all in f32; of a format with codes the codes. A row of a block with
+/// a format of its own lies here as attention reads it: as numbers of the ring's format, if that has no
+/// codes.
 #[derive(Clone, Debug)]
 pub(super) struct Plane {
     format: CacheFormat,
+    /// The block's own format.
+    block: Option<CacheFormat>,
     heads: usize,
     width: usize,
     numbers: Vec<f32>,
@@ -20,13 +24,15 @@ pub(super) struct Plane {
 
 impl Plane {
     /// No rows.
-    pub fn new(format: CacheFormat, heads: usize, width: usize) -> Plane {
-        Plane { format, heads, width, numbers: Vec::new(), scales: Vec::new() }
+    pub fn new(formats: RowFormats, heads: usize, width: usize) -> Plane {
+        let RowFormats { ring: format, block } = formats;
+        Plane { format, block, heads, width, numbers: Vec::new(), scales: Vec::new() }
     }
 
     /// No rows of the same form.
     pub fn emptied(&self) -> Plane {
-        Plane::new(self.format, self.heads, self.width)
+        let formats = RowFormats { ring: self.format, block: self.block };
+        Plane::new(formats, self.heads, self.width)
     }
 
     /// Numbers of a row.
@@ -34,14 +40,14 @@ impl Plane {
         self.heads * self.width
     }
 
-    /// Rounds and writes a row of all heads.
-    pub fn write(&mut self, row: usize, values: &[f32]) -> Result<(), EvalFault> {
+    /// Rounds and writes a row of all heads, one of the block or of the ring.
+    pub fn write(&mut self, row: usize, values: &[f32], is_block: bool) -> Result<(), EvalFault> {
         self.reserve(row)?;
+        let (ring, block) = (self.format, self.block.filter(|_| is_block));
         for head in 0..self.heads {
             let values = &values[head * self.width..][..self.width];
-            let index = row * self.heads + head;
-            let place = &mut self.numbers[index * self.width..][..self.width];
-            self.scales[index] = match self.format {
+            let (place, scale) = self.place(row, head);
+            *scale = match block.unwrap_or(ring) {
                 CacheFormat::I8 => encode(values, place),
                 CacheFormat::I4 => encode_levels(values, place),
                 format => {
@@ -49,8 +55,33 @@ impl Plane {
                     1.0
                 }
             };
+            if block.is_some() {
+                read_as(ring, place, scale);
+            }
         }
         Ok(())
+    }
+
+    /// A head of a row and its scale.
+    fn place(&mut self, row: usize, head: usize) -> (&mut [f32], &mut f32) {
+        let index = row * self.heads + head;
+        (&mut self.numbers[index * self.width..][..self.width], &mut self.scales[index])
+    }
+
+    /// Rounds a head of a row, which has the ring's format, to the block's, if that is another one.
+    pub fn round_to_block(&mut self, row: usize, head: usize) {
+        let (ring, Some(block)) = (self.format, self.block) else { return };
+        let (place, scale) = self.place(row, head);
+        *scale = if ring == CacheFormat::I8 {
+            codes_to_levels(place, *scale)
+        } else {
+            let values = place.to_vec();
+            match block {
+                CacheFormat::I4 => encode_levels_again(&values, place),
+                _ => encode(&values, place),
+            }
+        };
+        read_as(ring, place, scale);
     }
 
     /// Copies what is stored of another plane's row of a head.
@@ -110,6 +141,14 @@ impl Plane {
         let heads = (0..rows).flat_map(|row| (0..self.heads).map(move |head| (row, head)));
         let values = heads.flat_map(|(row, head)| self.widened(row, head)).collect();
         Tensor::from_f32(DType::F32, vec![rows, self.heads, self.width], values)
+    }
+}
+
+/// Codes of a block with this scale as attention over a ring of this format reads them.
+fn read_as(ring: CacheFormat, codes: &mut [f32], scale: &mut f32) {
+    if !ring.is_coded() {
+        codes.iter_mut().for_each(|code| *code = stored(*code * *scale, ring));
+        *scale = 1.0;
     }
 }
 

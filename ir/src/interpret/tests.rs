@@ -196,6 +196,7 @@ fn cache_of(format: CacheFormat, value_width: u32, layout: CacheRows) -> CacheSt
         key_width: 1,
         value_width,
         format,
+        block: None,
         window,
         layout: Some(layout),
     })

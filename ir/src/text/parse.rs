@@ -434,6 +434,7 @@ impl<'t> Line<'t> {
             key_width: self.field("key_width")?,
             value_width: self.field("value_width")?,
             format: self.number_format()?,
+            block: self.block_format()?,
             window: self.field("window")?,
             layout: None,
         };
@@ -476,6 +477,11 @@ impl<'t> Line<'t> {
     fn named<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, ParseError> {
         let name = self.word()?;
         parse(name).ok_or_else(|| self.error(format!("nothing here is called {name:?}")))
+    }
+
+    /// `block=i4`, or nothing where all rows have one type.
+    fn block_format(&mut self) -> Result<Option<CacheFormat>, ParseError> {
+        self.take("block=").then(|| self.named(CacheFormat::parse)).transpose()
     }
 
     /// `type=f16`

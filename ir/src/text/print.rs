@@ -70,14 +70,17 @@ fn write_data(text: &mut String, constant: &Constant) -> fmt::Result {
 fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
     write!(
         text,
-        "cache {id} layer={} kv_heads={} key_width={} value_width={} type={} window={}",
+        "cache {id} layer={} kv_heads={} key_width={} value_width={} type={}",
         cache.layer,
         cache.kv_heads,
         cache.key_width,
         cache.value_width,
-        cache.format.name(),
-        cache.window
+        cache.format.name()
     )?;
+    if let Some(block) = cache.block {
+        write!(text, " block={}", block.name())?;
+    }
+    write!(text, " window={}", cache.window)?;
     if let Some(rows) = &cache.layout {
         write!(
             text,

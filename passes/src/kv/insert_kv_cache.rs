@@ -81,8 +81,16 @@ fn state(body: &Body) -> Result<State, TypeError> {
     let window = attention.window;
     // Policy, rows and number format are chosen later.
     let format = CacheFormat::F32;
-    let decl =
-        CacheDecl { layer: 0, kv_heads, key_width, value_width, format, window, layout: None };
+    let decl = CacheDecl {
+        layer: 0,
+        kv_heads,
+        key_width,
+        value_width,
+        format,
+        block: None,
+        window,
+        layout: None,
+    };
     Ok(State { decl, past, present })
 }
 

@@ -7,7 +7,8 @@
 //! Gives: stage `Sparse`; C = S + K + R for every cache, and D more if tokens may be guessed ahead.
 //!
 //! A layer whose attention has a sliding window shorter than the context gets a plain ring, whatever
-//! the policy: it is bounded already, and dropping what it reads would change the model.
+//! the policy: it is bounded already, and dropping what it reads would change the model. So the user's
+//! number format for the immutable block is for the others, unless the policy is `full`, which has none.
 //!
 //! Unless the user says otherwise the cache follows the products (`docs/numerics.md`): int8 where one
 //! rounds its activations to int8, f16 where one rounds them to bf16, f32 where all are computed in
@@ -19,7 +20,7 @@
 mod tests;
 
 use weir_ir::graph::CacheDecl;
-use weir_ir::{Body, CacheFormat, DType, Element, Graph, Op, Stage, TensorType, Value};
+use weir_ir::{Body, CacheFormat, DType, Element, Graph, Op, RowFormats, Stage, TensorType, Value};
 
 use super::policy::{KvError, KvOptions, window_rows};
 use crate::driver::Options;
@@ -40,8 +41,8 @@ pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
 pub struct Keep<'a> {
     /// Policy with its options.
     pub kv: &'a KvOptions,
-    /// The number format, unless it follows the products.
-    pub format: Option<CacheFormat>,
+    /// The number formats, unless they follow the products.
+    pub format: Option<RowFormats>,
     /// Positions of a sequence.
     pub context: u32,
 }
@@ -62,12 +63,13 @@ impl Keep<'_> {
         let windowed = |cache: &CacheDecl| cache.window > 0 && cache.window < self.context;
         let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
         let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
-        let format = self.format.unwrap_or_else(|| suits_products(graph));
+        let format = self.format.unwrap_or_else(|| suits_products(graph).into());
         let anew = rows.as_slice().iter().filter(|rows| rows.reselect);
         let observed = anew.map(|rows| rows.observed).max().unwrap_or(0);
         let mut rings = 0;
         for (_, cache) in graph.caches.iter_mut() {
-            cache.format = format;
+            cache.format = format.ring;
+            cache.block = None;
             if windowed(cache) {
                 if observed > max_rows {
                     // What is computed again looks as far back as it did.
@@ -82,6 +84,8 @@ impl Keep<'_> {
                 // A window that the context never reaches is no window.
                 cache.window = 0;
                 cache.layout = rows.next();
+                let has_block = cache.layout.as_ref().is_some_and(|rows| rows.policy.has_block());
+                cache.block = format.block.filter(|_| has_block);
             }
         }
         Ok(rings)

@@ -12,7 +12,7 @@ use weir_ir::attribute::AttributeValue;
 use weir_ir::interpret::Session;
 use weir_ir::text::{parse, print};
 use weir_ir::verify::verify;
-use weir_ir::{CacheFormat, Graph};
+use weir_ir::{CacheFormat, Graph, RowFormats};
 use weir_passes::Options;
 use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::PASSES;
@@ -51,7 +51,12 @@ fn directives(text: &str) -> (Options, f32) {
                 let windows = windows.collect();
                 options.calibration = Some(Calibration { windows, watch: Watch::default() });
             }
-            ("kv_dtype", value) => options.kv_dtype = Some(CacheFormat::parse(value).unwrap()),
+            ("kv_dtype", value) => {
+                // The ring's, then the block's.
+                let mut formats = value.split('/').map(|name| CacheFormat::parse(name).unwrap());
+                let ring = formats.next().unwrap();
+                options.kv_dtype = Some(RowFormats { ring, block: formats.next() });
+            }
             ("weights", value) => options.weights = WeightChoice::parse(value).unwrap(),
             (name, _) => panic!("unknown directive {name:?}"),
         }

@@ -77,7 +77,7 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
     let options = Options {
         context: CONTEXT,
         kv: KvOptions::parse(kv).unwrap(),
-        kv_dtype: Some(CacheFormat::F32),
+        kv_dtype: Some(CacheFormat::F32.into()),
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,
@@ -173,7 +173,7 @@ fn a_context_beyond_the_tables_is_refused() {
     let options = Options {
         context: 1025,
         kv: KvOptions::parse("full").unwrap(),
-        kv_dtype: Some(CacheFormat::F32),
+        kv_dtype: Some(CacheFormat::F32.into()),
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,
@@ -193,7 +193,7 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
     let options = Options {
         context: 1500,
         kv: KvOptions::parse("snapstream").unwrap(),
-        kv_dtype: Some(CacheFormat::F32),
+        kv_dtype: Some(CacheFormat::F32.into()),
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,

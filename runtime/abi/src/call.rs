@@ -83,6 +83,11 @@ pub const KEY_TILE: usize = 64;
 /// key_row_bytes + (d * KEY_BLOCK + row % KEY_BLOCK) * b`. A cache of codes has keys and values in
 /// such blocks, its scales behind each block's codes; only kernels know the places. A head's rows have
 /// room for whole [`KEY_TILE`]s: numbers behind the last row may be read, and mean nothing.
+///
+/// Rows below `block_rows` may have a number format of their own, and rows of other bytes then. They
+/// lie as above, whole tiles of them; behind these lie the others from the tile of row `block_rows` on,
+/// as if all rows in front of them had their bytes and the first lay at `key_ring`, or `value_ring`.
+/// A range of rows lies on one side of `block_rows`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LayerCall {
@@ -110,6 +115,13 @@ pub struct LayerCall {
     pub observed_from: u32,
     /// Number of the layer: lots are drawn by it.
     pub layer: u32,
+    /// From a head's first key to where row 0 of those of the ring's format would lie, in bytes modulo
+    /// 2⁶⁴; 0 where all rows have one format.
+    pub key_ring: u64,
+    /// The same of the values.
+    pub value_ring: u64,
+    /// Rows below this have the block's number format; 0 where all rows have one.
+    pub block_rows: u32,
 }
 
 /// A run of cache rows.
@@ -203,4 +215,10 @@ pub struct PromptCall {
     pub selected_positions: *mut u32,
     /// K of the destination: values from one head's positions to the next.
     pub positions_stride: u64,
+    /// See [`LayerCall::key_ring`], of the destination.
+    pub key_ring: u64,
+    /// See [`LayerCall::value_ring`].
+    pub value_ring: u64,
+    /// See [`LayerCall::block_rows`].
+    pub block_rows: u32,
 }

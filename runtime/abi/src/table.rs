@@ -184,6 +184,10 @@ pub struct KindEntry {
     pub key_row_bytes: u32,
     /// Bytes of a value row of one head.
     pub value_row_bytes: u32,
+    /// Bytes of a key row of one head in a block with a number format of its own; 0 if the kind has none.
+    pub block_key_row_bytes: u32,
+    /// The same of a value row.
+    pub block_value_row_bytes: u32,
 }
 
 /// One layer of the model.
@@ -287,6 +291,8 @@ pub struct CacheLayout {
     /// 1: rows are selected from anew when a plane is full, which then has room for a prompt's rows and
     /// `growth` more; 0: its ring turns.
     pub reselect: u32,
+    /// S + K if these rows have a number format of their own, 0 if all rows have one.
+    pub block_rows: u32,
 }
 
 impl CacheLayout {

@@ -23,7 +23,8 @@
 //!
 //! Ranges come in ascending row order and adjacent ones are merged, so that they depend on the
 //! position and nothing else, and an elastic cache that has dropped nothing reads exactly the one
-//! range that a full cache reads.
+//! range that a full cache reads. Where rows below S+K have a number format of their own, no range goes
+//! from them to others.
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,8 @@ pub struct Placement {
     window: u32,
     /// N: rows behind the ring.
     reservoir: u32,
+    /// S+K if these rows have a number format of their own, else 0.
+    block_rows: u32,
 }
 
 /// How many rows of a sequence a layout still holds.
@@ -96,6 +99,7 @@ impl Placement {
             ring_first: 0,
             window: layout.window,
             reservoir: 0,
+            block_rows: layout.block_rows,
         };
         match CachePolicy::from_number(layout.policy) {
             // One ring over all rows: a full cache never wraps, a window's ring does.
@@ -167,7 +171,7 @@ impl Placement {
     /// Positions before `p` have been written, later ones of the prompt perhaps as well: they are
     /// not read.
     pub fn spans(&self, slot: u32, p: u32) -> RowSpans {
-        let mut ranges = Ranges::new(slot);
+        let mut ranges = Ranges::new(slot, self.block_rows);
         let end = p + 1;
         ranges.push(0, self.sinks.min(end));
         // Of a prompt that fits, the selected rows are its own positions; later all are there.
@@ -262,20 +266,29 @@ impl Placement {
 /// Ranges being collected in ascending row order.
 struct Ranges {
     slot: u32,
+    /// Ranges end here.
+    split: u32,
     count: usize,
     ranges: [CacheRange; MAX_RANGES],
 }
 
 impl Ranges {
-    fn new(slot: u32) -> Ranges {
-        Ranges { slot, count: 0, ranges: [CacheRange::default(); MAX_RANGES] }
+    fn new(slot: u32, split: u32) -> Ranges {
+        Ranges { slot, split, count: 0, ranges: [CacheRange::default(); MAX_RANGES] }
     }
 
     fn push(&mut self, first: u32, rows: u32) {
+        let in_front = self.split.saturating_sub(first).min(rows);
+        self.push_part(first, in_front);
+        self.push_part(first + in_front, rows - in_front);
+    }
+
+    fn push_part(&mut self, first: u32, rows: u32) {
         if rows == 0 {
             return;
         }
-        if let Some(last) = self.count.checked_sub(1).map(|last| &mut self.ranges[last])
+        if first != self.split
+            && let Some(last) = self.count.checked_sub(1).map(|last| &mut self.ranges[last])
             && last.first + last.rows == first
         {
             last.rows += rows;

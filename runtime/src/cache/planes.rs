@@ -1,6 +1,8 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows. A page
+//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows. Where the
+//! immutable block has a number format of its own, its rows come first, then the ring's from the tile on
+//! in which the block ends: row numbers and the places where tiles begin are those of any cache. A page
 //! that no row was ever written to costs address space only, but the memory ceiling counts all of it.
 //! Pages become large before a long prompt or a second slot is used ([`SlotCache::expect`]), where heads
 //! are not larger than such a page. Planes begin at multiples of 64 bytes; so do heads.
@@ -29,6 +31,9 @@ const LARGE_PAGE: u64 = 2 << 20;
 /// for the clearing of its whole slot: 70 MB for 16 rows of a 1b model with a context of 4,096.
 const LONG_PROMPT: u32 = 4;
 
+/// A byte of which codes, halves and floats are numbers of ordinary size: 60, 1.06 and 0.0115.
+const ORDINARY: u8 = 0x3c;
+
 /// What pages the cache is asked for in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
@@ -45,6 +50,12 @@ pub struct LayerShape {
     pub kind: KindEntry,
     /// Rows.
     pub layout: CacheLayout,
+}
+
+impl LayerShape {
+    fn strides(&self) -> Option<PlaneStrides> {
+        strides(&self.kind, self.layout.rows.into(), self.layout.block_rows)
+    }
 }
 
 struct LayerBlock {
@@ -66,24 +77,46 @@ pub struct SlotCache {
     long_prompt: Option<u32>,
 }
 
-/// Distances in planes of `rows` rows.
-pub(crate) fn strides(kind: &KindEntry, rows: u64) -> Option<PlaneStrides> {
+/// Distances in planes of `rows` rows, of which the first `block_rows` have the block's format.
+pub(crate) fn strides(kind: &KindEntry, rows: u64, block_rows: u32) -> Option<PlaneStrides> {
     let heads = u64::from(kind.kv_heads);
     let rows = rows.checked_next_multiple_of(KEY_TILE as u64)?;
-    let [key_head, value_head] = [kind.key_row_bytes, kind.value_row_bytes]
-        .map(|bytes| rows.checked_mul(bytes.into())?.checked_next_multiple_of(ALIGN));
-    let (key_head, value_head) = (key_head?, value_head?);
+    let key = head_bytes(rows, block_rows, [kind.block_key_row_bytes, kind.key_row_bytes])?;
+    let value = head_bytes(rows, block_rows, [kind.block_value_row_bytes, kind.value_row_bytes])?;
     Some(PlaneStrides {
-        key_slot: key_head.checked_mul(heads)?,
-        key_head,
-        value_slot: value_head.checked_mul(heads)?,
-        value_head,
+        key_slot: key.head.checked_mul(heads)?,
+        key_head: key.head,
+        value_slot: value.head.checked_mul(heads)?,
+        value_head: value.head,
+        key_ring: key.ring,
+        value_ring: value.ring,
+        block_rows,
+    })
+}
+
+/// Bytes of a head's rows, and from its first to where row 0 of the ring's would lie, modulo 2⁶⁴.
+struct HeadBytes {
+    head: u64,
+    ring: u64,
+}
+
+/// Those of `rows` rows, a multiple of a tile, with rows of so many bytes in the block and the ring.
+fn head_bytes(rows: u64, block_rows: u32, [block, ring]: [u32; 2]) -> Option<HeadBytes> {
+    let block_rows = u64::from(block_rows);
+    // The tile in which they meet lies in both.
+    let in_front = block_rows / KEY_TILE as u64 * KEY_TILE as u64;
+    let of_block = block_rows.checked_next_multiple_of(KEY_TILE as u64)?;
+    let of_block = of_block.checked_mul(block.into())?.checked_next_multiple_of(ALIGN)?;
+    let of_ring = rows.checked_sub(in_front)?.checked_mul(ring.into())?;
+    Some(HeadBytes {
+        head: of_block.checked_add(of_ring)?.checked_next_multiple_of(ALIGN)?,
+        ring: of_block.wrapping_sub(in_front.checked_mul(ring.into())?),
     })
 }
 
 /// Bytes of one layer's planes and selected positions for one slot.
 fn slot_bytes(shape: &LayerShape) -> Option<u64> {
-    let strides = strides(&shape.kind, shape.layout.rows.into())?;
+    let strides = shape.strides()?;
     let positions =
         u64::from(shape.kind.kv_heads).checked_mul(shape.layout.selected.into())?.checked_mul(4)?;
     strides.key_slot.checked_add(strides.value_slot)?.checked_add(positions)
@@ -108,7 +141,7 @@ impl SlotCache {
         let (mut next, mut next_position) = (0_usize, 0_usize);
         let mut blocks = Vec::with_capacity(layers.len());
         for shape in layers {
-            let strides = strides(&shape.kind, shape.layout.rows.into()).ok_or_else(too_large)?;
+            let strides = shape.strides().ok_or_else(too_large)?;
             let mut plane = |slot_bytes: u64| {
                 let start = next;
                 next += (slot_bytes * u64::from(slots)) as usize;
@@ -191,21 +224,29 @@ impl SlotCache {
     }
 
     /// Fills every slot with the first `rows` rows, whole tiles of them, of another cache's first slot,
-    /// over and over. Layers have the same heads and rows of the same bytes.
+    /// over and over. Layers have the same heads and rows of the same bytes; the other cache has no
+    /// block with a number format of its own, and where this one has, it holds the same numbers
+    /// everywhere.
     pub fn repeat(&mut self, other: &SlotCache, rows: u32, kinds: &[KindEntry]) {
         let rows = rows as usize / KEY_TILE * KEY_TILE;
         for ((own, source), kind) in self.layers.iter().zip(&other.layers).zip(kinds) {
             let (to, from) = (own.strides, source.strides);
-            let keys = [to.key_head, from.key_head, u64::from(kind.key_row_bytes)];
-            let values = [to.value_head, from.value_head, u64::from(kind.value_row_bytes)];
+            let in_front = u64::from(to.block_rows) / KEY_TILE as u64 * KEY_TILE as u64;
+            let ring = |ring: u64, row: u64| ring.wrapping_add(in_front * row);
+            let [key_row, value_row] = [kind.key_row_bytes, kind.value_row_bytes].map(u64::from);
+            let keys = [to.key_head, from.key_head, key_row, ring(to.key_ring, key_row)];
+            let values =
+                [to.value_head, from.value_head, value_row, ring(to.value_ring, value_row)];
             for (own, source, sizes) in
                 [(&own.keys, &source.keys, keys), (&own.values, &source.values, values)]
             {
-                let [to, from, row] = sizes.map(|bytes| bytes as usize);
+                let [to, from, row, ring] = sizes.map(|bytes| bytes as usize);
                 let heads = self.bytes[own.clone()].chunks_exact_mut(to).enumerate();
                 for (head, place) in heads {
                     let first = source.start + head % kind.kv_heads as usize * from;
                     let known = &other.bytes[first..first + rows * row];
+                    let (block, place) = place.split_at_mut(ring);
+                    block.fill(ORDINARY);
                     for part in place.chunks_mut(known.len()) {
                         part.copy_from_slice(&known[..part.len()]);
                     }

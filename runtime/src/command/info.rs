@@ -125,6 +125,7 @@ impl Info {
                     "in_flight": layout.in_flight,
                     "reservoir": layout.reservoir,
                     "reselect": layout.reselect != 0,
+                    "block_rows": layout.block_rows,
                 })
             })
             .collect();

@@ -5,9 +5,9 @@
 //!
 //! * a prompt that fits its slot goes on where it parts from the tokens there, if their rows lie where
 //!   it looks for them;
-//! * a longer one goes on behind all of them, if none has been dropped and enough tokens are new to
-//!   observe by;
-//! * one that asks for it goes on behind them although rows have been dropped
+//! * a longer one goes on behind all of them, if none has been dropped, none can have been rounded to a
+//!   block with a number format of its own, and enough tokens are new to observe by;
+//! * one that asks for it goes on behind them although rows have been dropped or rounded
 //!   ([`History::Incremental`]).
 //!
 //! Rows that have moved to a reservoir have lost the order of their positions, which the second and the
@@ -143,7 +143,9 @@ fn beginning(
         return none;
     }
     let observed = shape.layouts.iter().map(|layout| layout.observed).max().unwrap_or(0);
-    if kept.dropped == 0 && rows - past.rows >= observed {
+    // A longer prompt is computed over rows of the ring's format.
+    let rounds = shape.layouts.iter().any(|layout| layout.block_rows > 0);
+    if kept.dropped == 0 && !rounds && rows - past.rows >= observed {
         Beginning::Behind(past)
     } else if wanted.history == History::Incremental {
         Beginning::BehindSome(past)

@@ -42,6 +42,7 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        block_rows: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,

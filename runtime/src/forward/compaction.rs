@@ -144,6 +144,9 @@ pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
         floors: std::ptr::null_mut(),
         selected_positions: std::ptr::null_mut(),
         positions_stride: 0,
+        key_ring: 0,
+        value_ring: 0,
+        block_rows: 0,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Prompts that are longer than some cache layout: layer by layer, tile by tile.
 //!
 //! Hidden rows of the whole prompt lie in a scratch block. A layer whose layout would drop rows
-//! writes dense rows into one scratch plane pair, observes the last queries and is then compacted
-//! into the slot; other layers write their slot directly. Only then comes the next layer, so one
+//! writes dense rows, in the ring's number format, into one scratch plane pair, observes the last
+//! queries and is then compacted into the slot; other layers write their slot directly. Only then comes the next layer, so one
 //! layer's dense rows exist at a time. Model code sums in an order that does not depend on how many
 //! rows a call has, so tiles may be of any size and run between other requests' steps.
 
@@ -65,7 +65,7 @@ impl PromptJob {
         };
         let [mut dense, mut queries, mut lse, mut scores, mut floors] = [0_usize; 5];
         for LayerShape { kind, layout } in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
-            let strides = strides(kind, length as u64).ok_or_else(too_large)?;
+            let strides = strides(kind, length as u64, 0).ok_or_else(too_large)?;
             let bytes = strides.key_slot.checked_add(strides.value_slot).ok_or_else(too_large)?;
             dense = dense.max(usize::try_from(bytes).map_err(|_| too_large())?);
             let rows = if needed { layout.observed as usize * kind.heads as usize } else { 0 };
@@ -172,7 +172,7 @@ impl Forward {
             Some(_) => drops_rows(&layer.layout),
             None => is_dense(layer, length as usize),
         };
-        let strides = strides(&layer.kind, length.into()).unwrap_or_default();
+        let strides = strides(&layer.kind, length.into(), 0).unwrap_or_default();
         is_dense.then(|| Dense { behind: behind.cloned(), before, length, strides })
     }
 

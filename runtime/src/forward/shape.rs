@@ -170,6 +170,11 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
     let CacheLayout { sinks, selected, recent, rows, window, observed, growth, reservoir, .. } =
         *layout;
     let in_flight = layout.in_flight;
+    let block_rows = layout.block_rows;
+    let is_block = policy.drops_rows() && u64::from(block_rows) == block_of(layout);
+    if block_rows != 0 && !is_block {
+        return Err(format!("{block_rows} rows with a number format of their own are no block"));
+    }
     if layout.reselect != 0 {
         check_reselecting(layout)?;
     }
@@ -214,6 +219,11 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
     }
 }
 
+/// S + K.
+fn block_of(layout: &CacheLayout) -> u64 {
+    u64::from(layout.sinks) + u64::from(layout.selected)
+}
+
 fn check_reselecting(layout: &CacheLayout) -> Result<(), String> {
     let CacheLayout { policy, growth, reservoir, .. } = *layout;
     if policy != CachePolicy::Snapstream as u32 || growth == 0 || reservoir > 0 {
@@ -253,7 +263,7 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
         return PrefillBytes::default();
     }
     let plane = |kind: &KindEntry| {
-        crate::cache::strides(kind, length)
+        crate::cache::strides(kind, length, 0)
             .map_or(u64::MAX, |strides| strides.key_slot.saturating_add(strides.value_slot))
     };
     let scores = |layer: &LayerShape| {

@@ -6,9 +6,11 @@
 //! model with the same weights and another layout; a prompt that begins as the one before does is
 //! computed from where they part. Model code reads the planes through the spans of its rows, so
 //! whose code computes the prompt does not matter, and the outcome has the bits of a prompt that was
-//! computed layer by layer. Two kinds of layouts have other bits when they compute a prompt by
-//! themselves, since sums follow the order of rows in the cache: a static one that keeps the whole
-//! prompt divides its rows from the first one on, and a ring for a window turns meanwhile.
+//! computed layer by layer. Three kinds of layouts have other bits when they compute a prompt by
+//! themselves. Sums follow the order of rows in the cache: a static one that keeps the whole prompt
+//! divides its rows from the first one on, and a ring for a window turns meanwhile. And one whose block
+//! has a number format of its own rounds rows to it before later ones of a prompt that it keeps whole
+//! read them; here they have the ring's until the prompt is written into a slot.
 
 use weir_abi::{CacheLayout, CachePolicy, KindEntry, RowSpans};
 
@@ -116,6 +118,7 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        block_rows: 0,
     }
 }
 

@@ -276,6 +276,7 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        block_rows: 0,
     }
 }
 
@@ -315,6 +316,8 @@ fn model(layouts: &[CacheLayout]) -> Model {
         value_width: 1,
         key_row_bytes: 4,
         value_row_bytes: 4,
+        block_key_row_bytes: 0,
+        block_value_row_bytes: 0,
     };
     let count = layouts.len();
     let layers: Vec<LayerEntry> = (0..count as u32)

@@ -62,6 +62,11 @@ impl Tables {
         kinds.iter().enumerate().try_for_each(|(index, kind)| check_kind(index, kind))?;
         layouts.iter().enumerate().try_for_each(|(index, layout)| check_layout(index, layout))?;
         check_layers(&layers, kinds.len(), layouts.len(), weight_offsets.len())?;
+        let has_block = |layer: &LayerEntry| layouts[layer.layout as usize].block_rows > 0;
+        let formats = |layer: &LayerEntry| kinds[layer.kind as usize].block_key_row_bytes;
+        if layers.iter().any(|layer| has_block(layer) && formats(layer) == 0) {
+            return Err(malformed("a layer's block has a number format that its kind has not"));
+        }
         if let Some(offset) = weight_offsets.iter().find(|offset| **offset > header.weights_bytes) {
             return Err(malformed(format!("weight offset {offset} is outside the weights")));
         }
@@ -159,6 +164,11 @@ fn check_kind(index: usize, kind: &KindEntry) -> Result<(), ModelFault> {
     ];
     if fields.contains(&0) {
         return Err(malformed(format!("layer kind {index} has a zero dimension")));
+    }
+    if (kind.block_key_row_bytes == 0) != (kind.block_value_row_bytes == 0) {
+        return Err(malformed(format!(
+            "layer kind {index} has a block of keys or of values alone"
+        )));
     }
     if !kind.heads.is_multiple_of(kind.kv_heads) {
         return Err(malformed(format!(

@@ -3,7 +3,8 @@
 //!
 //! A rotated key exists in the cache only: nothing else reads it. It is computed as by `rotary` and
 //! rounded as by [`CacheType`](super::attention::CacheType), so both versions give the bits of the
-//! separate kernels.
+//! separate kernels. Where the immutable block has a number format of its own there is one kernel for it
+//! and one for the ring, and each row goes to that of its part.
 //!
 //! | file | job |
 //! |---|---|
@@ -17,11 +18,13 @@ mod portable;
 mod sample;
 mod wide;
 
-use weir_abi::IsaLevel;
+use std::mem::offset_of;
 
-use super::attention::CacheShape;
+use weir_abi::{IsaLevel, LayerCall, RowSpans, StepContext};
+
+use super::attention::{CacheShape, is_block};
 use super::rotary::Rotation;
-use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
+use crate::emit::{Assembly, Body, EmitError, FuncId, POINTER, signature};
 
 /// What is written, and from where.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,32 +78,73 @@ pub fn emit_append(
     spec: &AppendSpec,
     level: IsaLevel,
 ) -> Result<FuncId, EmitError> {
-    let Some(seed) = spec.reservoir else { return emit_write(assembly, spec, level) };
+    let Some(seed) = spec.reservoir else { return emit_parts(assembly, spec, level) };
     let symbol = format!("{}-sample{seed:08x}", spec.symbol(level));
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
     let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
-    let write = emit_write(assembly, spec, level)?;
+    let write = emit_parts(assembly, spec, level)?;
     sample::define(assembly, id, &spec.cache, seed, write)?;
     Ok(id)
 }
 
-/// The kernel that writes, with the same arguments.
-fn emit_write(
+/// The kernel that writes each row in the format of the part that it comes to, with the same arguments.
+fn emit_parts(
     assembly: &mut Assembly,
     spec: &AppendSpec,
     level: IsaLevel,
 ) -> Result<FuncId, EmitError> {
+    let Some(block) = spec.cache.of_block() else {
+        return emit_write(assembly, spec, level, false);
+    };
     let symbol = spec.symbol(level);
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
     let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let of_part = |cache| AppendSpec { cache, ..*spec };
+    let block = emit_write(assembly, &of_part(block), level, false)?;
+    let ring = emit_write(assembly, &of_part(spec.cache.of_ring()), level, true)?;
+    assembly.define(id, |b| {
+        let [context, keys, values, cos, sin, begin, end] = b.params();
+        let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
+        let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
+        b.for_range(begin, end, 1, |b, row| {
+            let span = b.element(spans, row, size_of::<RowSpans>() as i64);
+            let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
+            let is_block = is_block(b, layer, place);
+            let behind = b.add_const(row, 1);
+            let arguments = [context, keys, values, cos, sin, row, behind];
+            let call = |function| {
+                move |b: &mut Body<'_>| {
+                    b.call(function, &arguments);
+                    Vec::new()
+                }
+            };
+            b.if_else(is_block, call(block), call(ring));
+        });
+        b.ret(&[]);
+    })?;
+    Ok(id)
+}
+
+/// The kernel that writes rows of one format; `is_ring` for the ring's part of a cache with two.
+fn emit_write(
+    assembly: &mut Assembly,
+    spec: &AppendSpec,
+    level: IsaLevel,
+    is_ring: bool,
+) -> Result<FuncId, EmitError> {
+    let symbol = format!("{}{}", spec.symbol(level), if is_ring { "-ring" } else { "" });
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(known);
+    }
+    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
     if spec.is_wide(level) {
-        assembly.assemble(id, |code| wide::assemble(code, spec))?;
+        assembly.assemble(id, |code| wide::assemble(code, spec, is_ring))?;
     } else {
-        portable::define(assembly, id, spec)?;
+        portable::define(assembly, id, spec, is_ring)?;
     }
     Ok(id)
 }

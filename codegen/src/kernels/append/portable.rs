@@ -7,15 +7,17 @@ use weir_abi::{LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
 use crate::emit::{Assembly, EmitError, FuncId, POINTER};
-use crate::kernels::attention::{codes, plane_rows};
+use crate::kernels::attention::{codes, plane_rows, ring_start};
 use crate::kernels::rotary::{Angles, Head, move_head};
 
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
     spec: &AppendSpec,
+    is_ring: bool,
 ) -> Result<(), EmitError> {
     let cache = &spec.cache;
+    let rows_of = if is_ring { ring_start } else { plane_rows };
     assembly.define(id, |b| {
         let [context, keys, values, cos, sin, begin, end] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
@@ -35,7 +37,7 @@ pub(super) fn define(
                 let from = b.element(keys, head, spec.key.1 as i64 * 4);
                 let key = Head { from, to: aside, width: cache.key_width, number };
                 move_head(b, &key, angles.as_ref());
-                let plane = plane_rows(b, layer, false, slot, head);
+                let plane = rows_of(b, layer, false, slot, head);
                 let to = cache.place(b, true, plane, place);
                 if to.scale.is_some() {
                     codes::write(b, cache, true, aside, &to);
@@ -43,7 +45,7 @@ pub(super) fn define(
                     to.runs.copy(b, number, [aside, to.start], [number.bytes(), to.runs.step]);
                 }
                 let from = b.element(values, head, spec.value.1 as i64 * 4);
-                let plane = plane_rows(b, layer, true, slot, head);
+                let plane = rows_of(b, layer, true, slot, head);
                 let to = cache.place(b, false, plane, place);
                 if to.scale.is_some() {
                     codes::write(b, cache, false, from, &to);

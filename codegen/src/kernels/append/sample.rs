@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use weir_abi::{LayerCall, RowSpans, StepContext};
 
 use crate::emit::{Assembly, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER};
-use crate::kernels::attention::{CacheShape, plane_rows};
+use crate::kernels::attention::{CacheShape, Moves, is_block, plane_rows, ring_start};
 use crate::kernels::lots;
 
 /// Defines a kernel that copies and then calls `write`, with the same arguments.
@@ -26,6 +26,7 @@ pub(super) fn define(
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
         let number = b.load(INT, layer, offset_of!(LayerCall, layer) as i32);
+        let moves = Moves::of(b, cache);
         b.for_range(begin, end, 1, |b, row| {
             let span = b.element(spans, row, size_of::<RowSpans>() as i64);
             let rank = b.load_count(span, offset_of!(RowSpans, leaving_rank) as i32);
@@ -54,9 +55,29 @@ pub(super) fn define(
                         let to = b.add(first, place);
                         for is_key in [true, false] {
                             let plane = plane_rows(b, layer, !is_key, slot, head);
-                            let from = cache.place(b, is_key, plane, from);
-                            let to = cache.place(b, is_key, plane, to);
-                            from.copy(b, &to);
+                            let Some(moves) = &moves else {
+                                let from = cache.place(b, is_key, plane, from);
+                                let to = cache.place(b, is_key, plane, to);
+                                from.copy(b, &to);
+                                continue;
+                            };
+                            // The reservoir lies behind the ring and has its format.
+                            let ring = ring_start(b, layer, !is_key, slot, head);
+                            let to = cache.place(b, is_key, ring, to);
+                            let is_block = is_block(b, layer, from);
+                            b.if_else(
+                                is_block,
+                                |b| {
+                                    let from = moves.block_row(b, is_key, plane, from);
+                                    moves.widen(b, is_key, &from, &to);
+                                    Vec::new()
+                                },
+                                |b| {
+                                    let from = cache.place(b, is_key, ring, from);
+                                    from.copy(b, &to);
+                                    Vec::new()
+                                },
+                            );
                         }
                     });
                 });

@@ -13,7 +13,7 @@ use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
 use super::codes::{self, CodePlace};
-use crate::kernels::attention::{CacheType, QUAD};
+use crate::kernels::attention::{CacheType, QUAD, narrow};
 use crate::kernels::rotary::Rotation;
 
 pub(super) type Emitted = Result<(), IcedError>;
@@ -54,29 +54,8 @@ const ASIDE: AsmRegister64 = rsp;
 const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
 
 /// Constants in every lane of their registers.
-const MAGNITUDE: AsmRegisterYmm = ymm15;
-const INFINITY: AsmRegisterYmm = ymm14;
-const MOST: AsmRegisterYmm = ymm13;
-const LEAST: AsmRegisterYmm = ymm12;
-const BELOW_HALF: AsmRegisterYmm = ymm11;
-const ONE: AsmRegisterYmm = ymm10;
-const NO_NUMBER: AsmRegisterYmm = ymm9;
-
 fn constants(number: CacheType) -> Vec<(AsmRegisterYmm, u32)> {
-    match number {
-        CacheType::F32 => return Vec::new(),
-        CacheType::Int8 | CacheType::Int4 => return codes::constants(),
-        CacheType::F16 | CacheType::Bf16 => {}
-    }
-    vec![
-        (MAGNITUDE, 0x7fff_ffff),
-        (INFINITY, f32::INFINITY.to_bits()),
-        (MOST, number.largest().to_bits()),
-        (LEAST, (-number.largest()).to_bits()),
-        (BELOW_HALF, 0x7fff),
-        (ONE, 1),
-        (NO_NUMBER, 0x7fc0),
-    ]
+    if number.is_coded() { codes::constants() } else { narrow::constants(number) }
 }
 
 /// One of the cache's two planes.
@@ -91,9 +70,11 @@ struct Plane {
     base: usize,
     slot_stride: usize,
     head_stride: usize,
+    /// How far a head's rows of the ring's format lie from its first, where that is not the same.
+    ring: Option<usize>,
 }
 
-fn planes(spec: &AppendSpec) -> [Plane; 2] {
+fn planes(spec: &AppendSpec, is_ring: bool) -> [Plane; 2] {
     [
         Plane {
             is_key: true,
@@ -105,6 +86,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             base: offset_of!(LayerCall, keys),
             slot_stride: offset_of!(LayerCall, key_slot_stride),
             head_stride: offset_of!(LayerCall, key_head_stride),
+            ring: is_ring.then_some(offset_of!(LayerCall, key_ring)),
         },
         Plane {
             is_key: false,
@@ -116,6 +98,7 @@ fn planes(spec: &AppendSpec) -> [Plane; 2] {
             base: offset_of!(LayerCall, values),
             slot_stride: offset_of!(LayerCall, value_slot_stride),
             head_stride: offset_of!(LayerCall, value_head_stride),
+            ring: is_ring.then_some(offset_of!(LayerCall, value_ring)),
         },
     ]
 }
@@ -128,8 +111,8 @@ fn bytes_aside(spec: &AppendSpec) -> usize {
     }
 }
 
-/// Emits the whole kernel.
-pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
+/// Emits the whole kernel; `is_ring` if it writes the ring's part of a cache with two.
+pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: bool) -> Emitted {
     let number = spec.cache.number;
     let is_coded = number.is_coded();
     let [mut next_row, mut done, mut data] = [(); 3].map(|()| code.create_label());
@@ -183,7 +166,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
     };
 
     code.set_label(&mut next_row)?;
-    for plane in planes(spec) {
+    for plane in planes(spec, is_ring) {
         places(code, &plane, number)?;
         let rows = if plane.is_key { KEY_BLOCK } else { 1 };
         each_head(code, spec, |code| {
@@ -203,7 +186,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec) -> Emitted {
         code.lea(ROW_COSINES, COSINES + rax)?;
         code.lea(ROW_SINES, SINES + rax)?;
     }
-    for plane in planes(spec) {
+    for plane in planes(spec, is_ring) {
         let Plane { is_key, width, .. } = plane;
         let is_aside = is_key && aside > 0;
         let to = match is_coded {
@@ -284,6 +267,9 @@ fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted
     code.imul_3(SPARE, SPARE, plane.row_bytes as i32)?;
     code.add(TO, SPARE)?;
     code.add(TO, qword_ptr(LAYER + plane.base))?;
+    if let Some(ring) = plane.ring {
+        code.add(TO, qword_ptr(LAYER + ring))?;
+    }
     if is_coded {
         // Scales lie behind the block's codes.
         code.lea(rax, TO + r15 * number.scale_bytes() as i32 + (plane.bytes * KEY_BLOCK))?;
@@ -403,7 +389,7 @@ impl Place {
             }
             return Ok(());
         }
-        narrow(code, number, value)?;
+        narrow::narrow(code, number, value)?;
         if is_dense {
             return code.vmovups(xmmword_ptr(at(first)), xmm1);
         }
@@ -412,27 +398,4 @@ impl Place {
         }
         Ok(())
     }
-}
-
-/// Rounds eight floats to 16 bits each in the second register. Spoils them and the first.
-fn narrow(code: &mut CodeAssembler, number: CacheType, value: AsmRegisterYmm) -> Emitted {
-    // What is finite is held to the largest number; the rest is left alone.
-    code.vandps(ymm0, value, MAGNITUDE)?;
-    code.vcmpltps(ymm0, ymm0, INFINITY)?;
-    code.vminps(ymm1, value, MOST)?;
-    code.vmaxps(ymm1, ymm1, LEAST)?;
-    code.vblendvps(value, value, ymm1, ymm0)?;
-    if number == CacheType::F16 {
-        // To nearest even.
-        return code.vcvtps2ph(xmm1, value, 0);
-    }
-    code.vcmpunordps(ymm0, value, value)?;
-    code.vpsrld(ymm1, value, 16)?;
-    code.vpand(ymm1, ymm1, ONE)?;
-    code.vpaddd(value, value, BELOW_HALF)?;
-    code.vpaddd(value, value, ymm1)?;
-    code.vpsrld(value, value, 16)?;
-    code.vblendvps(value, value, NO_NUMBER, ymm0)?;
-    code.vextractf128(xmm0, value, 1)?;
-    code.vpackusdw(ymm1, value, ymm0)
 }

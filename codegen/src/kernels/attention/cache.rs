@@ -208,9 +208,26 @@ pub struct CacheShape {
     pub value_width: usize,
     /// Number format.
     pub number: CacheType,
+    /// That of the immutable block, if it is another one.
+    pub block: Option<CacheType>,
 }
 
 impl CacheShape {
+    /// The shape of the block's rows, where they have their own format.
+    pub fn of_block(&self) -> Option<CacheShape> {
+        self.block.map(|number| CacheShape { number, block: None, ..*self })
+    }
+
+    /// The shape of the other rows.
+    pub fn of_ring(&self) -> CacheShape {
+        CacheShape { block: None, ..*self }
+    }
+
+    /// Bytes of a key row, or a value row, of one head outside the block, its scale included.
+    pub(in crate::kernels) fn bytes_of_row(&self, is_key: bool) -> usize {
+        if is_key { self.key_bytes() } else { self.value_bytes() }
+    }
+
     /// Bytes of a key row of one head, its scale included.
     pub fn key_bytes(&self) -> usize {
         self.bytes_of(true) + self.number.scale_bytes()
@@ -233,7 +250,7 @@ impl CacheShape {
 
     /// The shape of tiles that attention computes with.
     pub(in crate::kernels) fn unpacked(&self) -> CacheShape {
-        CacheShape { number: self.number.unpacked(), ..*self }
+        CacheShape { number: self.number.unpacked(), block: None, ..*self }
     }
 
     /// Bytes of a row of all heads, keys and values.
@@ -390,8 +407,9 @@ impl CacheShape {
 
     /// The shape in symbols.
     pub(in crate::kernels) fn symbol(&self) -> String {
-        let CacheShape { kv_heads, key_width, value_width, number } = self;
-        format!("{kv_heads}x{key_width}.{value_width}-{}", number.name())
+        let CacheShape { kv_heads, key_width, value_width, number, block } = self;
+        let block = block.map_or(String::new(), |block| format!("-block-{}", block.name()));
+        format!("{kv_heads}x{key_width}.{value_width}-{}{block}", number.name())
     }
 }
 

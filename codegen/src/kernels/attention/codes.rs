@@ -1,6 +1,6 @@
 //! Rounding a row of one head to codes, and writing them to a cache of codes (`cache` has the layout).
 
-use weir_ir::interpret::codes::BOUNDS;
+use weir_ir::interpret::codes::{BOUNDS, LEVELS};
 
 use super::cache::{CacheShape, CacheType, GROUP, KEY_OFFSET, QUAD, RowPlace, TOP_CODE};
 use crate::emit::{Body, FLOAT, FloatCC, INT, InstBuilder, IntCC, LANES, Value};
@@ -56,7 +56,8 @@ pub(in crate::kernels) fn write(
     let Some(scale_place) = to.scale else { return };
     let width = if is_key { cache.key_width } else { cache.value_width };
     if cache.number == CacheType::Int4 {
-        return write_levels(b, width, from, scale_place, to);
+        let largest = largest_of(b, from, width);
+        return write_by_largest(b, width, from, largest, to);
     }
     let [scale, inverse] = scale_of(b, from, width);
     b.store(scale, scale_place, 0);
@@ -71,9 +72,64 @@ pub(in crate::kernels) fn write(
     });
 }
 
-/// The same for int4, two numbers a byte.
-fn write_levels(b: &mut Body<'_>, width: usize, from: Value, scale_place: Value, to: &RowPlace) {
+/// Codes of int8, as floats, with this scale become a row of int4.
+pub(super) fn write_levels_of_codes(
+    b: &mut Body<'_>,
+    width: usize,
+    from: Value,
+    scale: Value,
+    to: &RowPlace,
+) {
+    let top = b.float(TOP_CODE);
+    let largest = b.fmul(scale, top);
+    let inverse = b.float(1.0);
+    write_by_largest(b, width, from, [largest, inverse], to);
+}
+
+/// A row of floats that may be levels in parts of the largest becomes a row of int4: levels stay so.
+pub(super) fn write_levels_again(b: &mut Body<'_>, width: usize, from: Value, to: &RowPlace) {
     let [largest, inverse] = largest_of(b, from, width);
+    let top = f32::from(LEVELS[LEVELS.len() - 1]);
+    let as_level = b.float(top);
+    let as_level = b.fdiv(as_level, largest);
+    let none = b.int32(0);
+    let others = b.fold_count(width as i64, 1, &[none], |b, index, others| {
+        let x = b.element(from, index, 4);
+        let x = b.load(FLOAT, x, 0);
+        let code = code(b, x, as_level);
+        let code = b.to_int(code);
+        let magnitude = b.ins().iabs(code);
+        let mut levels = b.int32(0);
+        for level in LEVELS {
+            let is_level = b.compare_const(IntCC::Equal, magnitude, level.into());
+            let is_level = b.ins().uextend(INT, is_level);
+            levels = b.add(levels, is_level);
+        }
+        let one = b.int32(1);
+        let other = b.sub(one, levels);
+        vec![b.add(others[0], other)]
+    })[0];
+    let are_levels = b.compare_const(IntCC::Equal, others, 0);
+    let negligible = b.float(NEGLIGIBLE);
+    let counts = b.fcompare(FloatCC::GreaterThan, largest, negligible);
+    let are_levels = b.ins().band(are_levels, counts);
+    let whole = b.float(TOP_CODE / top);
+    let whole = b.fmul(largest, whole);
+    let largest = b.select(are_levels, whole, largest);
+    let inverse = b.select(are_levels, as_level, inverse);
+    write_by_largest(b, width, from, [largest, inverse], to);
+}
+
+/// A row becomes a row of int4, two numbers a byte: with the scale for this largest magnitude, and codes
+/// by this factor.
+fn write_by_largest(
+    b: &mut Body<'_>,
+    width: usize,
+    from: Value,
+    [largest, inverse]: [Value; 2],
+    to: &RowPlace,
+) {
+    let Some(scale_place) = to.scale else { return };
     let most = b.float(CacheType::F16.largest());
     let largest = b.fmin(largest, most);
     b.store_f16(largest, scale_place, 0);

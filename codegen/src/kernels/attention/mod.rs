@@ -10,7 +10,9 @@
 //! |---|---|
 //! | `cache` | number formats and places of cache rows |
 //! | `codes` | rounding a row to codes |
-//! | `unpack` | tiles of int4 as tiles of int8; `unpack/wide` assembled |
+//! | `narrow` | rounding floats to numbers of 16 bits, assembled |
+//! | `block` | the immutable block where it has a number format of its own |
+//! | `unpack` | tiles of int4 as tiles of int8, `unpack/wide` assembled; those as floats: `unpack/floats` |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
@@ -23,8 +25,10 @@
 //! own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
 //! stack (some ten thousand values wide).
 
+mod block;
 mod cache;
 pub(super) mod codes;
+pub(super) mod narrow;
 mod portable;
 mod scratch;
 mod tile;
@@ -36,6 +40,7 @@ use std::mem::offset_of;
 
 use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
+pub(super) use self::block::{Moves, is_block, ring_start};
 pub(super) use self::cache::{BlockOfKeys, KEY_OFFSET, KeyAside, QUAD, TOP_CODE, plane_rows};
 pub use self::cache::{CacheShape, CacheType};
 use self::scratch::Scratch;

@@ -12,10 +12,12 @@ use std::mem::offset_of;
 
 use weir_abi::{KEY_TILE, LayerCall, RowSpans, StepContext};
 
+use super::block::Part;
 use super::cache::{CacheType, QUAD, RowPlace};
+use super::unpack::Memory;
 use super::{
     AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, Unpack, codes,
-    layer_field, plane_rows, products, range_of_row, unpack,
+    layer_field, products, range_of_row, unpack,
 };
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, Lanes, POINTER, Value,
@@ -67,7 +69,7 @@ pub(super) fn define(
     let packed = spec.cache;
     let unpack = Unpack::of(assembly, &packed, false)?;
     let spec = &AttendSpec { cache: packed.unpacked(), ..*spec };
-    let CacheShape { kv_heads, key_width, value_width, number } = spec.cache;
+    let CacheShape { kv_heads, key_width, value_width, number, .. } = spec.cache;
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
@@ -82,10 +84,14 @@ pub(super) fn define(
             CacheType::Int8 => [heads * key_width * 4, TILE * 4].map(|bytes| b.stack(bytes as u32)),
             _ => [b.int(0); 2],
         };
-        let unpacked = [true, false].map(|is_key| match unpack {
-            Some(_) => b.stack(unpack::bytes(&packed, is_key) as u32),
-            None => b.int(0),
-        });
+        let room = |b: &mut Body<'_>, bytes: fn(&CacheShape, bool) -> usize| {
+            [true, false].map(|is_key| match bytes(&packed, is_key) {
+                0 => b.int(0),
+                bytes => b.stack(bytes as u32),
+            })
+        };
+        let unpacked =
+            Memory { tile: room(b, unpack::bytes), between: room(b, unpack::bytes_between) };
         let per_row = b.int(blocks as i64);
         let blocks_per_kv = b.int((blocks / kv_heads) as i64);
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
@@ -123,8 +129,7 @@ pub(super) fn define(
             let zero = b.int(0);
             b.for_range(zero, ranges, 1, |b, range| {
                 let RangeOfRow { slot, first, rows } = range_of_row(b, span, range);
-                let keys = plane_rows(b, layer, false, slot, kv_head);
-                let values = plane_rows(b, layer, true, slot, kv_head);
+                let part = Part::of(b, &packed, layer, first, [slot, kv_head]);
                 let end = b.add(first, rows);
                 let start = b.ins().band_imm_s(first, -(TILE as i64));
                 b.for_range(start, end, TILE as i64, |b, start| {
@@ -132,15 +137,27 @@ pub(super) fn define(
                     let behind = b.min(behind, end);
                     let first = b.max(first, start);
                     let count = b.sub(behind, first);
-                    let mut rows = Rows { keys, values, first, count };
-                    if let Some(unpack) = unpack {
-                        let tile = [(keys, packed.key_bytes()), (values, packed.value_bytes())]
-                            .map(|(plane, bytes)| b.element(plane, start, bytes as i64));
-                        let in_tile = b.sub(behind, start);
-                        unpack.tile(b, tile, unpacked, in_tile);
-                        let [keys, values] = unpacked;
-                        rows = Rows { keys, values, first: b.sub(first, start), count };
-                    }
+                    let as_it_is = [part.keys.start, part.values.start, first];
+                    let [keys, values, first] = match unpack {
+                        None => as_it_is,
+                        Some(unpack) => {
+                            let in_tile = b.sub(behind, start);
+                            let to_unpacked = |b: &mut Body<'_>| {
+                                let tile = [part.keys, part.values].map(|rows| rows.row(b, start));
+                                unpack.tile(b, tile, unpacked, in_tile);
+                                let [keys, values] = unpacked.tile;
+                                vec![keys, values, b.sub(first, start)]
+                            };
+                            let rows = match part.is_block {
+                                None => to_unpacked(b),
+                                Some(is_block) => {
+                                    b.if_else(is_block, to_unpacked, |_| as_it_is.to_vec())
+                                }
+                            };
+                            [rows[0], rows[1], rows[2]]
+                        }
+                    };
+                    let rows = Rows { keys, values, first, count };
                     score_tile(b, spec, &item, &rows);
                     weigh_tile(b, spec, &item, &rows);
                     add_values(b, spec, &item, &rows);

@@ -68,9 +68,10 @@ pub(super) struct Scratch {
     pub(super) weight_codes: usize,
     /// The same: what they read and write of the values of a tile of keys.
     pub(super) tile_values: usize,
-    /// A tile of an int4 cache as int8: keys, then values.
-    pub(super) unpacked_keys: usize,
-    pub(super) unpacked_values: usize,
+    /// A tile as attention computes with it, where it lies otherwise: keys, then values.
+    pub(super) unpacked: [usize; 2],
+    /// A tile as int8 on its way there.
+    pub(super) between: [usize; 2],
     /// Per query: largest score of all chunks.
     pub(super) all_maxima: usize,
     /// Per query: sum of all weights.
@@ -143,8 +144,8 @@ impl Scratch {
             sums: part(queries * sum_row),
             weight_codes: part(if has_tiles { queries * KEY_TILE } else { 0 }),
             tile_values: part(if has_tiles { VALUE_MEMORY } else { 0 }),
-            unpacked_keys: part(unpack::bytes(&spec.cache, true)),
-            unpacked_values: part(unpack::bytes(&spec.cache, false)),
+            unpacked: [true, false].map(|is_key| part(unpack::bytes(&spec.cache, is_key))),
+            between: [true, false].map(|is_key| part(unpack::bytes_between(&spec.cache, is_key))),
             all_maxima: part(queries * 4),
             all_totals: part(queries * 4),
             all_sums: part(queries * sum_row),

@@ -1,12 +1,16 @@
 //! Tiles of an int4 cache as tiles of int8: every code becomes the level that it names, every scale a
 //! float, at the places that `cache` gives for int8. Attention reads these.
 //!
+//! Tiles of an immutable block with a format of its own become what the ring's are: its levels, or its
+//! codes, become numbers of the ring's format by way of int8 (`floats`).
+//!
 //! Levels are codes of int8, so nothing is rounded: the result is that of an int8 cache of the same
 //! levels, on every level of instructions.
 //!
 //! A row's last group may be wider than the row: what lies behind it is written as well, and then, as
 //! rows and their scales follow in the order of their places, overwritten.
 
+mod floats;
 mod wide;
 
 use weir_abi::{KEY_BLOCK, KEY_TILE};
@@ -19,49 +23,98 @@ use crate::emit::{
 };
 
 /// What a largest magnitude is multiplied by to become the scale.
-const SCALE: f32 = 1.0 / 127.0;
+pub(super) const SCALE: f32 = 1.0 / 127.0;
 /// Bytes of a vector.
 const VECTOR: usize = 16;
 
 /// Functions that unpack blocks of keys, and of values.
 #[derive(Clone, Copy)]
 pub(super) struct Unpack {
-    keys: FuncId,
-    values: FuncId,
+    /// Levels to codes of int8.
+    levels: Option<[FuncId; 2]>,
+    /// Codes of int8 to numbers of the ring's format.
+    codes: Option<[FuncId; 2]>,
+}
+
+/// Where a tile is unpacked to: keys and values; and where it lies as int8 in between.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) tile: [Value; 2],
+    pub(super) between: [Value; 2],
 }
 
 /// Bytes of an unpacked tile of keys, or of values; none where the cache is read as it is.
 pub(super) fn bytes(cache: &CacheShape, is_key: bool) -> usize {
-    match cache.number {
-        CacheType::Int4 => block_bytes(&cache.unpacked(), is_key) * (KEY_TILE / KEY_BLOCK),
+    match (cache.number, cache.block) {
+        (CacheType::Int4, _) | (_, Some(_)) => tile_bytes(&cache.unpacked(), is_key),
         _ => 0,
     }
 }
 
+/// Bytes of such a tile as int8 in between, where it does not stay so.
+pub(super) fn bytes_between(cache: &CacheShape, is_key: bool) -> usize {
+    match cache.block {
+        Some(CacheType::Int4) if !cache.number.is_coded() => tile_bytes(&as_int8(cache), is_key),
+        _ => 0,
+    }
+}
+
+fn tile_bytes(cache: &CacheShape, is_key: bool) -> usize {
+    block_bytes(cache, is_key) * (KEY_TILE / KEY_BLOCK)
+}
+
+fn as_int8(cache: &CacheShape) -> CacheShape {
+    CacheShape { number: CacheType::Int8, block: None, ..*cache }
+}
+
 impl Unpack {
-    /// The functions for a cache, if it is not read as it is.
+    /// The functions for a cache, if it is not read as it is: for all of its tiles, or for those of a
+    /// block with a format of its own.
     pub(super) fn of(
         assembly: &mut Assembly,
         cache: &CacheShape,
         is_wide: bool,
     ) -> Result<Option<Unpack>, EmitError> {
-        if cache.number != CacheType::Int4 {
+        let packed = cache.of_block().unwrap_or(*cache);
+        if packed.number == cache.unpacked().number {
             return Ok(None);
         }
-        Ok(Some(Unpack {
-            keys: emit(assembly, cache, true, is_wide)?,
-            values: emit(assembly, cache, false, is_wide)?,
-        }))
+        let levels = match packed.number {
+            CacheType::Int4 => Some([
+                emit(assembly, &packed, true, is_wide)?,
+                emit(assembly, &packed, false, is_wide)?,
+            ]),
+            _ => None,
+        };
+        let codes = match cache.unpacked().number {
+            CacheType::Int8 => None,
+            _ => Some([
+                floats::emit(assembly, &cache.of_ring(), true, is_wide)?,
+                floats::emit(assembly, &cache.of_ring(), false, is_wide)?,
+            ]),
+        };
+        Ok(Some(Unpack { levels, codes }))
     }
 
     /// Unpacks the blocks of a tile that have its first `rows` rows, keys and values.
-    pub(super) fn tile(&self, b: &mut Body<'_>, from: [Value; 2], to: [Value; 2], rows: Value) {
+    pub(super) fn tile(&self, b: &mut Body<'_>, from: [Value; 2], to: Memory, rows: Value) {
         let blocks = b.add_const(rows, KEY_BLOCK as i64 - 1);
         let blocks = b.ins().ushr_imm_u(blocks, i64::from(KEY_BLOCK.trailing_zeros()));
-        for (function, (from, to)) in
-            [self.keys, self.values].into_iter().zip(from.into_iter().zip(to))
-        {
-            b.call(function, &[from, to, blocks]);
+        let mut unpack = |functions: [FuncId; 2], from: [Value; 2], to: [Value; 2]| {
+            for (function, (from, to)) in functions.into_iter().zip(from.into_iter().zip(to)) {
+                b.call(function, &[from, to, blocks]);
+            }
+        };
+        match (self.levels, self.codes) {
+            (Some(levels), Some(codes)) => {
+                unpack(levels, from, to.between);
+                unpack(codes, to.between, to.tile);
+            }
+            (functions, None) | (None, functions) => {
+                if let Some(functions) = functions {
+                    unpack(functions, from, to.tile);
+                }
+            }
         }
     }
 }

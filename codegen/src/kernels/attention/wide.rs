@@ -44,10 +44,12 @@ use std::mem::offset_of;
 
 use weir_abi::{CacheRange, KEY_BLOCK, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
+use super::block::{Part, is_block};
 use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
+use super::unpack::Memory;
 use super::vector::{Dots, Width};
-use super::{AttendSpec, RangeOfRow, Unpack, layer_field, plane_rows, range_of_row};
+use super::{AttendSpec, RangeOfRow, Unpack, layer_field, range_of_row};
 use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value};
 
 use self::ahead::{Ahead, Next};
@@ -171,8 +173,7 @@ struct Team {
 /// The range that is being walked, and what is asked for meanwhile.
 struct Walk {
     range: Value,
-    keys: Value,
-    values: Value,
+    part: Part,
     /// Row behind the last one.
     end: Value,
     /// What all rows read: from the latest first key to the earliest end.
@@ -285,7 +286,7 @@ impl Unit<'_> {
     }
 
     /// Not 0 if `row` begins a new tile: the one that begins at `start` is full, or reads other
-    /// slots, or begins far away in one of them.
+    /// slots, or begins far away or in another part in one of them.
     fn divides(&self, b: &mut Body<'_>, start: Value, row: Value) -> Value {
         let [first, other] = [start, row].map(|row| b.element(self.spans, row, SPAN));
         let field =
@@ -306,6 +307,12 @@ impl Unit<'_> {
             let width = b.int(2 * reach + 1);
             let apart = b.ins().udiv(apart, width);
             differs = b.ins().bor(differs, apart);
+            if self.spec.cache.block.is_some() {
+                let parts = firsts.map(|first| is_block(b, self.layer, first));
+                let parts = b.ins().bxor(parts[0], parts[1]);
+                let parts = b.ins().uextend(POINTER, parts);
+                differs = b.ins().bor(differs, parts);
+            }
         }
         let rows = b.sub(row, start);
         let full = b.int(self.scratch.rows as i64);
@@ -332,7 +339,7 @@ impl Unit<'_> {
         let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
         let zero = b.int(0);
         b.for_range(zero, ranges, 1, |b, range| {
-            let slot = range_of_row(b, span, range).slot;
+            let RangeOfRow { slot, first, .. } = range_of_row(b, span, range);
             let kv_head = self.kv_head(b, rows.part);
             let most = b.int(i64::MAX);
             let begin = [most, zero, zero, most];
@@ -345,12 +352,12 @@ impl Unit<'_> {
                     b.min(ends[3], end),
                 ]
             });
+            let part = Part::of(b, &self.spec.cache, self.layer, first, [slot, kv_head]);
             let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
             let first_tile = b.ins().band_imm_s(ends[0], -TILE);
             let walk = Walk {
                 range,
-                keys: plane_rows(b, self.layer, false, slot, kv_head),
-                values: plane_rows(b, self.layer, true, slot, kv_head),
+                part,
                 end: ends[1],
                 common: [ends[2], ends[3]],
                 ahead: Ahead::of(b, self, rows.next, range, [first_tile, ends[1]]),
@@ -432,10 +439,9 @@ impl Unit<'_> {
         let [latest_first, least_last, last] = [all[0], all[1], all[2]];
         let any = b.compare(IntCC::SignedLessThan, zero, last);
         b.if_then(any, |b| {
-            let ahead = walk.ahead.place(b, self, walk, place);
-            let keys = b.element(walk.keys, place, self.spec.cache.key_bytes() as i64);
-            let values = b.element(walk.values, place, self.spec.cache.value_bytes() as i64);
-            let [keys, values] = self.unpacked(b, [keys, values], last);
+            let ahead = walk.ahead.place(b, walk, place);
+            let [keys, values] = [walk.part.keys, walk.part.values].map(|rows| rows.row(b, place));
+            let [keys, values] = self.unpacked(b, walk, [keys, values], last);
             self.score(b, rows, [keys, ahead.keys, values], last);
             if self.steps.round.is_some() {
                 return self.rounded_values(b, rows, [values, ahead.values], last);
@@ -460,12 +466,17 @@ impl Unit<'_> {
     }
 
     /// The first `last` rows of a tile as the steps read them: where they lie, or unpacked.
-    fn unpacked(&self, b: &mut Body<'_>, tile: [Value; 2], last: Value) -> [Value; 2] {
+    fn unpacked(&self, b: &mut Body<'_>, walk: &Walk, tile: [Value; 2], last: Value) -> [Value; 2] {
         let Some(unpack) = self.unpack else { return tile };
-        let places = [self.scratch.unpacked_keys, self.scratch.unpacked_values];
-        let places = places.map(|place| self.at(b, place));
-        unpack.tile(b, tile, places, last);
-        places
+        let [unpacked, between] = [self.scratch.unpacked, self.scratch.between]
+            .map(|places| places.map(|place| self.at(b, place)));
+        let to = Memory { tile: unpacked, between };
+        let Some(is_block) = walk.part.is_block else {
+            unpack.tile(b, tile, to, last);
+            return unpacked;
+        };
+        b.if_then(is_block, |b| unpack.tile(b, tile, to, last));
+        [0, 1].map(|plane| b.select(is_block, unpacked[plane], tile[plane]))
     }
 
     /// Scores of all queries with the first `last` keys of a tile, made weights.

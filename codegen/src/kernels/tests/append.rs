@@ -67,7 +67,7 @@ pub(super) fn check_append(
     interleaved: bool,
     side: Side,
 ) {
-    let cache = CacheShape { kv_heads, key_width, value_width, number };
+    let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
     let spec = AppendSpec {
         cache,
         key: (kv_heads * key_width + 2, key_width),
@@ -211,7 +211,7 @@ fn rows_that_leave_the_ring_are_sampled() {
         [0, 1, 20, 21, 40, 90_000].into_iter().flat_map(|rank| CacheType::ALL.map(|n| (rank, n)))
     {
         for [kv_heads, key_width, value_width] in [[3, 6, 9], [16, 16, 8]] {
-            let cache = CacheShape { kv_heads, key_width, value_width, number };
+            let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
             let spec = AppendSpec {
                 cache,
                 key: (kv_heads * key_width, key_width),

@@ -105,7 +105,7 @@ impl Case {
         (sinks, softcap): (bool, f32),
     ) -> Case {
         let (rows, heads, kv_heads, key_width, value_width) = sizes;
-        let cache = CacheShape { kv_heads, key_width, value_width, number };
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
         let query_row = heads * key_width + 3;
         let spec = AttendSpec {
             cache,

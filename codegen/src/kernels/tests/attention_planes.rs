@@ -280,6 +280,9 @@ impl Planes {
             observed_lse: null_mut(),
             observed_from: 0,
             layer: 0,
+            key_ring: 0,
+            value_ring: 0,
+            block_rows: 0,
         }
     }
 }

@@ -32,7 +32,7 @@ impl Prompt {
         let heads = kv_heads * (1 + random.below(4));
         let (key_width, value_width) = (1 + random.below(40), 1 + random.below(40));
         let number = CacheType::ALL[random.below(CacheType::ALL.len())];
-        let cache = CacheShape { kv_heads, key_width, value_width, number };
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
         let softcap = [0.0, 2.5][random.below(2)];
         let spec = AttendSpec {
             cache,
@@ -76,6 +76,9 @@ impl Prompt {
                 floors: null_mut(),
                 selected_positions: null_mut(),
                 positions_stride: (selected + random.below(2)) as u64,
+                key_ring: 0,
+                value_ring: 0,
+                block_rows: 0,
             },
             source: match random.below(8) {
                 0 => ScoreSource::Lots { seed: random.below(1000) as u32 },
@@ -306,6 +309,9 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
         observed_lse: lse.bytes().as_mut_ptr().cast(),
         observed_from: prompt.call.rows - prompt.call.observed.min(prompt.call.rows),
         layer: 0,
+        key_ring: 0,
+        value_ring: 0,
+        block_rows: 0,
     };
     let call = PromptCall {
         keys: to_keys.bytes().as_mut_ptr(),

@@ -60,7 +60,7 @@ main {{
     );
     let graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let kv = KvOptions::parse("snapstream,rows=64,recent=16,window=12,reselect=8").unwrap();
-    let keep = Keep { kv: &kv, format: Some(CacheFormat::F32), context: 256 };
+    let keep = Keep { kv: &kv, format: Some(CacheFormat::F32.into()), context: 256 };
     assert_eq!(keep.rows(&mut graph.clone(), 12), Ok(1));
     let error = keep.rows(&mut graph.clone(), 11).unwrap_err().to_string();
     assert!(error.starts_with("reselect= computes 12 observed rows again, more than the 11 rows"));

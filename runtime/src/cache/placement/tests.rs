@@ -21,6 +21,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        block_rows: 0,
     }
 }
 

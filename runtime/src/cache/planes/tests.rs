@@ -13,6 +13,8 @@ fn cache(rows: u32) -> SlotCache {
         value_width: 64,
         key_row_bytes: 64,
         value_row_bytes: 64,
+        block_key_row_bytes: 0,
+        block_value_row_bytes: 0,
     };
     let layout = CacheLayout {
         policy: CachePolicy::Full as u32,
@@ -28,6 +30,7 @@ fn cache(rows: u32) -> SlotCache {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        block_rows: 0,
     };
     SlotCache::new(&[LayerShape { kind, layout }], 4).unwrap()
 }

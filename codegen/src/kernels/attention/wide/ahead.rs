@@ -14,7 +14,7 @@ use std::mem::offset_of;
 
 use weir_abi::RowSpans;
 
-use super::{RangeOfRow, SPAN, TILE, Team, Unit, Walk, plane_rows, range_of_row};
+use super::{Part, RangeOfRow, SPAN, TILE, Team, Unit, Walk, range_of_row};
 use crate::emit::{Body, InstBuilder, IntCC, Value};
 
 /// Bytes of rows of a range whose successor is asked for as a whole: a part of the second cache.
@@ -30,9 +30,9 @@ pub(super) struct Next {
 /// The rows of a range that is walked next.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    /// Key and value rows, moved so that the range's tiles lie at the places of the one walked now.
-    keys: Value,
-    values: Value,
+    /// Where its rows lie, and how far its tiles lie from the places of the one walked now.
+    part: Part,
+    moved: Value,
     /// Place behind the last row.
     end: Value,
     /// Whether the range walked now is long, and rows of its tiles.
@@ -89,14 +89,13 @@ impl Ahead {
         let next_tile = b.ins().band_imm_s(next_first, -TILE);
         let moved = b.sub(next_tile, first);
         let head = unit.kv_head(b, next.part);
-        let keys = plane_rows(b, unit.layer, false, slot, head);
-        let values = plane_rows(b, unit.layer, true, slot, head);
+        let part = Part::of(b, &unit.spec.cache, unit.layer, next_first, [slot, head]);
         let length = b.sub(end, first);
         let tiles = b.add_const(length, TILE - 1);
         let short = (SHORT / row_bytes(unit)) as i64;
         Ahead {
-            keys: b.element(keys, moved, unit.spec.cache.key_bytes() as i64),
-            values: b.element(values, moved, unit.spec.cache.value_bytes() as i64),
+            part,
+            moved,
             end: b.sub(next_end, moved),
             is_long: b.compare_const(IntCC::SignedGreaterThan, length, short),
             tiles: b.ins().band_imm_s(tiles, -TILE),
@@ -104,13 +103,7 @@ impl Ahead {
     }
 
     /// What to ask for while the tile at `place` is computed; itself where nothing follows.
-    pub(super) fn place(
-        &self,
-        b: &mut Body<'_>,
-        unit: &Unit<'_>,
-        walk: &Walk,
-        place: Value,
-    ) -> Place {
+    pub(super) fn place(&self, b: &mut Body<'_>, walk: &Walk, place: Value) -> Place {
         let behind = b.add_const(place, TILE);
         let goes_on = b.compare(IntCC::SignedLessThan, behind, walk.end);
         let is_own = b.ins().band(self.is_long, goes_on);
@@ -120,14 +113,14 @@ impl Ahead {
         let place_of_next = b.select(self.is_long, place_of_long, place);
         let exists = b.compare(IntCC::SignedLessThan, place_of_next, self.end);
         let exists = b.ins().bor(exists, is_own);
-        let [keys, values] =
-            [(walk.keys, self.keys), (walk.values, self.values)].map(|(own, next)| {
-                let next = b.select(is_own, own, next);
-                b.select(exists, next, own)
-            });
-        Place {
-            keys: b.element(keys, place_of_next, unit.spec.cache.key_bytes() as i64),
-            values: b.element(values, place_of_next, unit.spec.cache.value_bytes() as i64),
-        }
+        let place_of_other = b.add(place_of_next, self.moved);
+        let parts = [(walk.part.keys, self.part.keys), (walk.part.values, self.part.values)];
+        let [keys, values] = parts.map(|(own, next)| {
+            let own_place = own.row(b, place_of_next);
+            let next = next.row(b, place_of_other);
+            let next = b.select(is_own, own_place, next);
+            b.select(exists, next, own_place)
+        });
+        Place { keys, values }
     }
 }
