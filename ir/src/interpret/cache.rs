@@ -337,7 +337,11 @@ impl CacheState {
         let place = |row: usize| placement.as_ref().map_or(row, |kept| kept.row(row));
         let mut placed: Vec<(usize, usize)> = seen.iter().map(|row| (place(*row), *row)).collect();
         placed.sort_unstable();
-        let tiles = placed.chunk_by(|(a, _), (b, _)| *b == a + 1 && b % TILE != 0);
+        // No range goes from a block with its own format to the ring; dense rows have no block.
+        let is_placed = placement.is_some() || self.kept.is_some();
+        let parts = self.decl.block.filter(|_| is_placed).map(|_| self.block_rows());
+        let goes_on = |a: usize, b: usize| b == a + 1 && b % TILE != 0 && parts != Some(b);
+        let tiles = placed.chunk_by(|(a, _), (b, _)| goes_on(*a, *b));
         let rows = |tile: &[(usize, usize)]| {
             let row = |(_, row): &(usize, usize)| {
                 (self.keys.coded(*row, kv), self.values.coded(*row, kv))

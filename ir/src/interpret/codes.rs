@@ -16,8 +16,11 @@
 //! Sums of products of codes are exact.
 //!
 //! Where the immutable block has a format of its own, attention computes as over the ring's: levels
-//! are codes of an int8 ring, and over a ring of floats a row of the block is code times scale, rounded
-//! to a number of the ring's.
+//! are codes of an int8 ring, whose tiles end where the block does, and over a ring of floats a row of
+//! the block is code times scale, rounded to a number of the ring's.
+
+#[cfg(test)]
+mod tests;
 
 use super::attend::{Score, exponentials};
 use super::plane::stored;

@@ -26,6 +26,14 @@ fn broken_promises_are_named() {
         "",
         "k0: has no layout",
     );
+    check("type=f32", "type=i4 block=i8", "k0: has a block of i8 with a ring of i4");
+    check("type=f32", "type=f32 block=f16", "k0: has a block of f16 with a ring of f32");
+    check(
+        "type=f32 window=0 policy=snapstream elastic=true sinks=1 selected=2 recent=2 observed=2 \
+         pool=3",
+        "type=f16 block=i8 window=0",
+        "k0: has a type of its block and no block",
+    );
     check("layer=0 kv", "layer=1 kv", "k0 is of layer 1, not 0");
     check("  cache_append(v6, v6) {cache=k0}\n", "", "does not append to k0");
     check("weights=[c1, c2]", "weights=[c2, c1]", "weight c2 is f32[2, 2], not f32[2]");
@@ -43,8 +51,8 @@ fn broken_promises_are_named() {
 }
 
 #[test]
-fn caches_have_five_number_formats() {
-    for name in ["f32", "f16", "bf16", "i8", "i4"] {
+fn caches_have_five_number_formats_and_blocks_their_own() {
+    for name in ["f32", "f16", "bf16", "i8", "i4", "f32 block=i8", "f16 block=i4", "i8 block=i4"] {
         let text = EXAMPLE.replace("type=f32", &format!("type={name}"));
         let graph = parse(&text).unwrap();
         assert!(verify(&graph, graph.stage).is_ok(), "{name}");

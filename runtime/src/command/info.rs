@@ -74,10 +74,11 @@ impl Info {
             let beside = part("reservoir", ", reservoir")
                 + &part("growth", room)
                 + &part("in_flight", ", in flight");
+            let block = part("block_rows", "; in the block's own format");
             writeln!(
                 out,
                 "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window \
-                 {}{beside})",
+                 {}{beside}{block})",
                 layout["layers"],
                 layout["policy"].as_str().unwrap_or_default(),
                 layout["rows"],

@@ -1,10 +1,10 @@
 //! Attention over ranges of cache rows, with and without sink logits.
 
-use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
+use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans};
 use weir_ir::interpret::stored;
 
 use super::attention_exact::{exact, places};
-use super::attention_planes::{CACHE_ROWS, Planes, SLOTS, format};
+use super::attention_planes::{BLOCK_ROWS, CACHE_ROWS, Formats, Planes, SLOTS, format};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
 
@@ -21,6 +21,19 @@ fn random_span(random: &mut Random) -> RowSpans {
         span.ranges[index] = range(random.below(SLOTS), first, rows.min(CACHE_ROWS - first));
     }
     span
+}
+
+/// Ranges end where the block does; those for which there is no room are left out.
+fn end_at_block(span: &mut RowSpans) {
+    let all = span.ranges[..span.range_count as usize].iter().flat_map(|known| {
+        let [slot, first, rows] = [known.slot, known.first, known.rows].map(|n| n as usize);
+        let in_front = BLOCK_ROWS.saturating_sub(first).min(rows);
+        [range(slot, first, in_front), range(slot, first + in_front, rows - in_front)]
+    });
+    let parts: Vec<CacheRange> = all.filter(|range| range.rows > 0).take(MAX_RANGES).collect();
+    span.range_count = parts.len() as u32;
+    span.ranges = Default::default();
+    span.ranges[..parts.len()].copy_from_slice(&parts);
 }
 
 /// How the rows of a step read the cache.
@@ -100,12 +113,13 @@ impl Case {
     pub(super) fn new(
         random: &mut Random,
         sizes: Sizes,
-        number: CacheType,
+        formats: impl Into<Formats>,
         pattern: Pattern,
         (sinks, softcap): (bool, f32),
     ) -> Case {
         let (rows, heads, kv_heads, key_width, value_width) = sizes;
-        let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
+        let Formats { ring: number, block } = formats.into();
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block };
         let query_row = heads * key_width + 3;
         let spec = AttendSpec {
             cache,
@@ -115,7 +129,10 @@ impl Case {
             output_row: heads * value_width + 1,
             shared_chunks: AttendSpec::chunks(CACHE_ROWS),
         };
-        let spans = pattern.spans(random, rows);
+        let mut spans = pattern.spans(random, rows);
+        if block.is_some() {
+            spans.iter_mut().for_each(end_at_block);
+        }
         let mut planes = Planes::new(cache);
         let mut filled = std::collections::HashSet::new();
         for place in spans.iter().flat_map(places) {
@@ -279,8 +296,8 @@ fn check(sinks: bool, softcap: f32) {
     let mut random = Random::new(31);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            for number in CacheType::ALL {
-                let mut case = Case::new(&mut random, sizes, number, pattern, (sinks, softcap));
+            for formats in Formats::all() {
+                let mut case = Case::new(&mut random, sizes, formats, pattern, (sinks, softcap));
                 for level in levels() {
                     case.check(level);
                 }
@@ -307,8 +324,9 @@ fn company_changes_no_bit_of_attention() {
     let mut random = Random::new(33);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            let number = CacheType::ALL[random.below(CacheType::ALL.len())];
-            let mut case = Case::new(&mut random, sizes, number, pattern, (true, 0.0));
+            let all = Formats::all();
+            let formats = all[random.below(all.len())];
+            let mut case = Case::new(&mut random, sizes, formats, pattern, (true, 0.0));
             for level in levels() {
                 let kernel = case.kernel(level);
                 let rows = case.spans.len();
@@ -372,8 +390,9 @@ fn wide_levels_agree_bit_by_bit() {
     let mut random = Random::new(34);
     for sizes in SIZES {
         for pattern in PATTERNS {
-            for (number, softcap) in CacheType::ALL.into_iter().zip([0.0, 2.5, 0.0, 2.5, 0.0]) {
-                let mut case = Case::new(&mut random, sizes, number, pattern, (true, softcap));
+            for (formats, softcap) in Formats::all().into_iter().zip([0.0, 2.5].into_iter().cycle())
+            {
+                let mut case = Case::new(&mut random, sizes, formats, pattern, (true, softcap));
                 let mut bits = |level: IsaLevel| -> Vec<u32> {
                     case.run_all(level).into_iter().map(f32::to_bits).collect()
                 };
@@ -381,7 +400,7 @@ fn wide_levels_agree_bit_by_bit() {
                 for level in [IsaLevel::Avx512, IsaLevel::Amx] {
                     if levels().contains(&level) {
                         let same = avx2 == bits(level);
-                        assert!(same, "{level:?}: {sizes:?} {number:?} {pattern:?}");
+                        assert!(same, "{level:?}: {sizes:?} {formats:?} {pattern:?}");
                     }
                 }
             }

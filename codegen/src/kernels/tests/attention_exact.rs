@@ -2,7 +2,7 @@
 
 use weir_abi::{CacheRange, IsaLevel, KEY_TILE, RowSpans};
 
-use super::attention_planes::{Planes, codes_in, rounded};
+use super::attention_planes::{Planes, rounded};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheType};
 
@@ -114,9 +114,9 @@ impl Exact {
     /// Adds weighted values.
     fn add(&mut self, planes: &Planes, kv_head: usize, tile: &[(usize, usize, f64)], factor: f64) {
         for (slot, row, weight) in tile {
-            for (k, value) in planes.value(*slot, kv_head, *row).iter().enumerate() {
-                self.output[k] += weight * f64::from(*value);
-                self.bounds[k] += weight * f64::from(value.abs()) * factor;
+            for (k, value) in planes.value(*slot, kv_head, *row).into_iter().enumerate() {
+                self.output[k] += weight * value;
+                self.bounds[k] += weight * value.abs() * factor;
             }
         }
     }
@@ -132,8 +132,7 @@ impl Exact {
         let rows: Vec<(Vec<i8>, f64)> = tile
             .iter()
             .map(|(slot, row, weight)| {
-                let (codes, scale) =
-                    codes_in(planes.shape.number, planes.value(*slot, kv_head, *row));
+                let (codes, scale) = planes.coded_value(*slot, kv_head, *row);
                 (codes, weight * f64::from(scale))
             })
             .collect();

@@ -8,6 +8,7 @@ use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
 use weir_processor as processor;
 
 use super::attention::{Case, PATTERNS, Sizes, levels};
+use super::attention_planes::Formats;
 use super::attention_random::sizes;
 use super::*;
 use crate::image::CodeImage;
@@ -50,9 +51,12 @@ fn bytes_of_layer(layer: &LayerCall, spans: u64) -> Vec<u8> {
         (offset_of!(LayerCall, value_slot_stride), layer.value_slot_stride),
         (offset_of!(LayerCall, value_head_stride), layer.value_head_stride),
         (offset_of!(LayerCall, spans), spans),
+        (offset_of!(LayerCall, key_ring), layer.key_ring),
+        (offset_of!(LayerCall, value_ring), layer.value_ring),
     ] {
         put(&mut place, at, word.to_le_bytes());
     }
+    put(&mut place, offset_of!(LayerCall, block_rows), layer.block_rows.to_le_bytes());
     place
 }
 
@@ -145,7 +149,7 @@ fn check(case: &mut Case, threads: usize) -> bool {
 fn run(cases: usize, seed: u64) {
     let mut random = Random::new(seed);
     let mut count = 0;
-    for number in CacheType::ALL {
+    for formats in Formats::all() {
         for index in 0..cases {
             let (rows, heads, kv_heads, key, value) = sizes(&mut random);
             // Interpretation takes its time.
@@ -153,7 +157,7 @@ fn run(cases: usize, seed: u64) {
             let pattern = PATTERNS[random.below(PATTERNS.len())];
             let softcap = [0.0, 0.0, 2.5][random.below(3)];
             let sinks = random.below(3) == 0;
-            let mut case = Case::new(&mut random, sizes, number, pattern, (sinks, softcap));
+            let mut case = Case::new(&mut random, sizes, formats, pattern, (sinks, softcap));
             if random.below(3) == 0 {
                 case.with_tiny_numbers(&mut random);
             }
@@ -162,7 +166,7 @@ fn run(cases: usize, seed: u64) {
         }
     }
     println!("interpreted attention: {count} cases");
-    assert_eq!(count, CacheType::ALL.len() * LEVELS.len() * cases);
+    assert_eq!(count, Formats::all().len() * LEVELS.len() * cases);
 }
 
 #[test]

@@ -10,6 +10,49 @@ use crate::kernels::attention::{CacheShape, CacheType};
 
 pub(super) const SLOTS: usize = 3;
 pub(super) const CACHE_ROWS: usize = 1300;
+/// Rows of the block, where it has its own format: the last of a tile and of a chunk begun.
+pub(super) const BLOCK_ROWS: usize = 700;
+
+/// Where the ring's rows begin in memory: the tile in which the block ends.
+fn ring_begin(block_rows: usize) -> usize {
+    block_rows / KEY_TILE * KEY_TILE
+}
+
+/// Number formats of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Formats {
+    pub(super) ring: CacheType,
+    pub(super) block: Option<CacheType>,
+}
+
+impl From<CacheType> for Formats {
+    fn from(ring: CacheType) -> Formats {
+        Formats { ring, block: None }
+    }
+}
+
+impl Formats {
+    pub(super) fn name(self) -> String {
+        let block = self.block.map_or("", CacheType::name);
+        format!("{}{block}", self.ring.name())
+    }
+
+    /// One format for all rows, or two.
+    pub(super) fn all() -> Vec<Formats> {
+        let parts = PARTS.map(|(block, ring)| Formats { ring, block: Some(block) });
+        CacheType::ALL.map(Formats::from).into_iter().chain(parts).collect()
+    }
+}
+
+/// Formats of the block and of the ring.
+pub(super) const PARTS: [(CacheType, CacheType); 6] = [
+    (CacheType::Int4, CacheType::Int8),
+    (CacheType::Int4, CacheType::F16),
+    (CacheType::Int4, CacheType::F32),
+    (CacheType::Int8, CacheType::F32),
+    (CacheType::Int8, CacheType::Bf16),
+    (CacheType::Int8, CacheType::F16),
+];
 
 /// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
 /// the bytes hold them exactly; those of codes are as they were before.
@@ -188,6 +231,62 @@ pub(super) fn value_rows(number: CacheType, rows: usize) -> usize {
     if number.is_coded() { rows.next_multiple_of(KEY_TILE) } else { rows }
 }
 
+/// The same of `rows` rows a head of which the first `block_rows` have the block's format, if it has its
+/// own.
+pub(super) fn encoded_parts(
+    shape: &CacheShape,
+    planes: [&[f32]; 2],
+    [rows, block_rows]: [usize; 2],
+) -> [Vec<u8>; 2] {
+    let Some(block) = shape.of_block() else { return encoded_planes(shape, planes, rows) };
+    let widths = [shape.key_width, shape.value_width];
+    let begin = ring_begin(block_rows);
+    let mut all = [Vec::new(), Vec::new()];
+    for head in 0..planes[0].len() / (rows * widths[0]) {
+        let part = |rows_of: std::ops::Range<usize>| {
+            [0, 1].map(|index| {
+                let head = &planes[index][head * rows * widths[index]..][..rows * widths[index]];
+                head[rows_of.start * widths[index]..rows_of.end * widths[index]].to_vec()
+            })
+        };
+        let of_block = part(0..block_rows);
+        let mut of_ring = part(begin..rows);
+        for (plane, width) in of_ring.iter_mut().zip(widths) {
+            plane[..(block_rows - begin) * width].fill(POISON);
+        }
+        let blocks = encoded_planes(&block, [&of_block[0], &of_block[1]], block_rows);
+        let ring = [&of_ring[0][..], &of_ring[1]];
+        let rings = encoded_planes(&shape.of_ring(), ring, rows - begin);
+        for (all, part) in all.iter_mut().zip(blocks.into_iter().zip(rings)) {
+            all.extend(part.0);
+            all.extend(part.1);
+        }
+    }
+    all
+}
+
+/// Bytes of a head of such planes, and from its first to where row 0 of the ring's format would lie.
+pub(super) fn head_bytes(
+    shape: &CacheShape,
+    is_key: bool,
+    [rows, block_rows]: [usize; 2],
+) -> [u64; 2] {
+    let of = |shape: &CacheShape, rows: usize| match is_key {
+        true => rows.next_multiple_of(KEY_TILE) * shape.key_bytes(),
+        false => value_rows(shape.number, rows) * shape.value_bytes(),
+    };
+    let Some(block) = shape.of_block() else { return [of(shape, rows) as u64, 0] };
+    let of_block = of(&block, block_rows) as u64;
+    let ring = shape.bytes_of_row(is_key) * ring_begin(block_rows);
+    [of_block + of(shape, rows - ring_begin(block_rows)) as u64, of_block.wrapping_sub(ring as u64)]
+}
+
+/// What a row of the block stands for where attention computes with floats.
+pub(super) fn widened(block: CacheType, ring: CacheType, row: &[f32]) -> Vec<f32> {
+    let (codes, scale) = codes_in(block, row);
+    codes.into_iter().map(|code| stored(f32::from(code) * scale, format(ring))).collect()
+}
+
 impl Planes {
     pub(super) fn new(shape: CacheShape) -> Planes {
         let rows = SLOTS * shape.kv_heads * CACHE_ROWS;
@@ -199,9 +298,9 @@ impl Planes {
         }
     }
 
-    /// Sets a row; its numbers are rounded to what the cache holds.
+    /// Sets a row; its numbers are rounded to what the cache holds, but for codes.
     pub(super) fn set(&mut self, at: usize, key: &[f32], value: &[f32]) {
-        let ty = format(self.shape.number);
+        let ty = format(self.number(at));
         for (plane, row) in [(&mut self.keys, key), (&mut self.values, value)] {
             let place = &mut plane[at * row.len()..][..row.len()];
             place.iter_mut().zip(row).for_each(|(to, from)| *to = stored(*from, ty));
@@ -212,27 +311,41 @@ impl Planes {
         (slot * self.shape.kv_heads + head) * CACHE_ROWS + row
     }
 
-    /// Numbers as the cache holds them.
-    fn held(&self, row: &[f32]) -> Vec<f64> {
-        match self.shape.number {
-            number if number.is_coded() => rounded(number, row),
-            _ => double(row),
+    /// The format of the row with this index among all.
+    pub(super) fn number(&self, at: usize) -> CacheType {
+        let block = self.shape.block.filter(|_| at % CACHE_ROWS < BLOCK_ROWS);
+        block.unwrap_or(self.shape.number)
+    }
+
+    /// Numbers as attention sees them.
+    fn held(&self, at: usize, row: &[f32]) -> Vec<f64> {
+        let (number, ring) = (self.number(at), self.shape.number);
+        match number.is_coded() {
+            true if ring.is_coded() => rounded(number, row),
+            true => double(&widened(number, ring, row)),
+            false => double(row),
         }
     }
 
     pub(super) fn key(&self, slot: usize, head: usize, row: usize) -> Vec<f64> {
-        let width = self.shape.key_width;
-        self.held(&self.keys[self.row(slot, head, row) * width..][..width])
+        let (at, width) = (self.row(slot, head, row), self.shape.key_width);
+        self.held(at, &self.keys[at * width..][..width])
     }
 
-    pub(super) fn value(&self, slot: usize, head: usize, row: usize) -> &[f32] {
-        let width = self.shape.value_width;
-        &self.values[self.row(slot, head, row) * width..][..width]
+    pub(super) fn value(&self, slot: usize, head: usize, row: usize) -> Vec<f64> {
+        let (at, width) = (self.row(slot, head, row), self.shape.value_width);
+        self.held(at, &self.values[at * width..][..width])
+    }
+
+    /// Codes of a value and their scale.
+    pub(super) fn coded_value(&self, slot: usize, head: usize, row: usize) -> (Vec<i8>, f32) {
+        let (at, width) = (self.row(slot, head, row), self.shape.value_width);
+        codes_in(self.number(at), &self.values[at * width..][..width])
     }
 
     /// Keys in blocks, and values, as kernels see them.
     pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
-        encoded_planes(&self.shape, [&self.keys, &self.values], CACHE_ROWS)
+        encoded_parts(&self.shape, [&self.keys, &self.values], [CACHE_ROWS, BLOCK_ROWS])
     }
 
     /// The same up to the last row that is read, keys and codes to the end of its tile.
@@ -242,13 +355,19 @@ impl Planes {
         let (slot, row) = last.expect("a row reads something");
         let head = slot * heads + heads - 1;
         let [mut keys, mut values] = self.encoded();
-        let tiles = head * CACHE_ROWS.next_multiple_of(KEY_TILE) + row / KEY_TILE * KEY_TILE;
-        keys.truncate((tiles + KEY_TILE) * self.shape.key_bytes());
-        let values_end = match self.shape.number {
-            number if number.is_coded() => tiles + KEY_TILE,
-            _ => head * CACHE_ROWS + row + 1,
-        };
-        values.truncate(values_end * self.shape.value_bytes());
+        let tile = (row / KEY_TILE + 1) * KEY_TILE;
+        for (plane, is_key) in [(&mut keys, true), (&mut values, false)] {
+            let [head_bytes, ring] = head_bytes(&self.shape, is_key, [CACHE_ROWS, BLOCK_ROWS]);
+            let end = match self.shape.of_block().filter(|_| row < BLOCK_ROWS) {
+                Some(block) => (tile * block.bytes_of_row(is_key)) as u64,
+                None => {
+                    let is_tiled = is_key || self.shape.number.is_coded();
+                    let end = if is_tiled { tile } else { row + 1 };
+                    ring.wrapping_add((end * self.shape.bytes_of_row(is_key)) as u64)
+                }
+            };
+            plane.truncate(head * head_bytes as usize + end as usize);
+        }
         [keys, values]
     }
 
@@ -265,9 +384,8 @@ impl Planes {
     }
 
     pub(super) fn call_at(&self, keys: *mut u8, values: *mut u8, spans: &[RowSpans]) -> LayerCall {
-        let key_head = (CACHE_ROWS.next_multiple_of(KEY_TILE) * self.shape.key_bytes()) as u64;
-        let value_rows = value_rows(self.shape.number, CACHE_ROWS);
-        let value_head = (value_rows * self.shape.value_bytes()) as u64;
+        let [key_head, key_ring] = head_bytes(&self.shape, true, [CACHE_ROWS, BLOCK_ROWS]);
+        let [value_head, value_ring] = head_bytes(&self.shape, false, [CACHE_ROWS, BLOCK_ROWS]);
         LayerCall {
             keys,
             values,
@@ -280,9 +398,9 @@ impl Planes {
             observed_lse: null_mut(),
             observed_from: 0,
             layer: 0,
-            key_ring: 0,
-            value_ring: 0,
-            block_rows: 0,
+            key_ring,
+            value_ring,
+            block_rows: if self.shape.block.is_some() { BLOCK_ROWS as u32 } else { 0 },
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::attention::{Case, PATTERNS, levels};
+use super::attention_planes::Formats;
 use super::guard::Side;
 use super::*;
 use crate::kernels::attention::CacheType;
@@ -31,28 +32,28 @@ pub(super) fn sizes(random: &mut Random) -> (usize, usize, usize, usize, usize) 
 }
 
 fn run(cases: usize, seed: u64) {
-    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
     let mut random = Random::new(seed);
-    for number in CacheType::ALL {
+    for formats in Formats::all() {
         for index in 0..cases {
             let sizes = sizes(&mut random);
             let pattern = PATTERNS[random.below(PATTERNS.len())];
             let softcap = [0.0, 0.0, 2.5, 30.0][random.below(4)];
             let sinks = random.below(3) == 0;
-            let mut case = Case::new(&mut random, sizes, number, pattern, (sinks, softcap));
+            let mut case = Case::new(&mut random, sizes, formats, pattern, (sinks, softcap));
             case.side = if index % 2 == 0 { Side::Begin } else { Side::End };
             if random.below(3) == 0 {
                 case.with_tiny_numbers(&mut random);
             }
             for level in levels() {
                 case.check(level);
-                *counts.entry((level.name(), number.name())).or_default() += 1;
+                *counts.entry((level.name(), formats.name())).or_default() += 1;
             }
         }
     }
     println!("attention: {counts:?}");
     let total: usize = counts.values().sum();
-    assert_eq!(counts.len(), CacheType::ALL.len() * levels().len());
+    assert_eq!(counts.len(), Formats::all().len() * levels().len());
     assert!(counts.values().all(|count| *count == cases), "{total} cases: {counts:?}");
 }
 

@@ -7,7 +7,9 @@ use weir_ir::interpret::select::lot;
 use weir_ir::interpret::stored;
 
 use super::attention::levels;
-use super::attention_planes::{encoded_planes, format, rounded, value_rows};
+use super::attention_planes::{
+    Formats, encoded_parts, encoded_planes, format, head_bytes, rounded, value_rows,
+};
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
@@ -20,6 +22,8 @@ struct Prompt {
     call: PromptCall,
     /// Rows of a head in the destination, whose slot 1 is written.
     kept: usize,
+    /// Those of them that are the block.
+    block_rows: usize,
     keys: Vec<f32>,
     values: Vec<f32>,
     queries: Vec<f32>,
@@ -30,9 +34,12 @@ impl Prompt {
     fn new(random: &mut Random) -> Prompt {
         let kv_heads = 1 + random.below(3);
         let heads = kv_heads * (1 + random.below(4));
-        let (key_width, value_width) = (1 + random.below(40), 1 + random.below(40));
-        let number = CacheType::ALL[random.below(CacheType::ALL.len())];
-        let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
+        let all = Formats::all();
+        let Formats { ring: number, block } = all[random.below(all.len())];
+        // Of less than eight numbers all may be levels by chance, which is another way to round.
+        let least = if block.is_some() { 8 } else { 1 };
+        let [key_width, value_width] = [(); 2].map(|()| least + random.below(40));
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block };
         let softcap = [0.0, 2.5][random.below(2)];
         let spec = AttendSpec {
             cache,
@@ -92,6 +99,9 @@ impl Prompt {
                 },
             },
             kept: ring_base + ring_rows,
+            // Rows of the ring may lie in the block.
+            block_rows: (sinks + selected + random.below(ring_base + ring_rows - sinks - selected))
+                .max(1),
             keys: held(&mut random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0)),
             values: held(&mut random.units(kv_heads * rows * value_width).into_iter()),
             lse: vec![0.0; observed * heads],
@@ -287,14 +297,15 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
     let widths = [cache.key_width, cache.value_width];
-    let [plane_rows, kept_rows] = [rows, prompt.kept].map(|rows| rows.next_multiple_of(KEY_TILE));
+    let plane_rows = rows.next_multiple_of(KEY_TILE);
+    let rows_of_parts = [prompt.kept, prompt.block_rows];
     let kept_planes =
-        |floats: &[Vec<f32>; 2]| encoded_planes(&cache, [&floats[0], &floats[1]], prompt.kept);
+        |floats: &[Vec<f32>; 2]| encoded_parts(&cache, [&floats[0], &floats[1]], rows_of_parts);
     let mut expected = widths.map(|width| vec![POISON; 2 * cache.kv_heads * prompt.kept * width]);
     let [mut to_keys, mut to_values] =
         kept_planes(&expected).map(|plane| Guarded::new(&plane, side));
-    let key_head = (kept_rows * cache.key_bytes()) as u64;
-    let value_head = (value_rows(cache.number, prompt.kept) * cache.value_bytes()) as u64;
+    let [key_head, key_ring] = head_bytes(&cache, true, rows_of_parts);
+    let [value_head, value_ring] = head_bytes(&cache, false, rows_of_parts);
     let kv_heads = cache.kv_heads as u64;
     let from_rows = value_rows(cache.number, rows);
     let layer = LayerCall {
@@ -324,6 +335,9 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
         scratch: scratch.bytes().as_mut_ptr().cast(),
         floors: floors.bytes().as_mut_ptr().cast(),
         selected_positions: positions.bytes().as_mut_ptr().cast(),
+        key_ring,
+        value_ring,
+        block_rows: if cache.block.is_some() { prompt.block_rows as u32 } else { 0 },
         ..prompt.call
     };
     let context = StepContext { layer: &layer, prompt: &call, barrier: wait_for_team, ..context() };
@@ -371,7 +385,14 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
             let to = (cache.kv_heads + kv_head) * prompt.kept + to;
             let planes = [&prompt.keys, &prompt.values].into_iter().zip(&mut expected);
             for (width, (plane, expected)) in widths.into_iter().zip(planes) {
-                expected[to * width..][..width].copy_from_slice(&plane[from * width..][..width]);
+                let row = &plane[from * width..][..width];
+                let is_block = cache.block.is_some() && to % prompt.kept < prompt.block_rows;
+                // The block's rows are made from codes, where the ring has codes.
+                let row = match is_block && cache.number == CacheType::Int8 {
+                    true => rounded(cache.number, row).into_iter().map(|x| x as f32).collect(),
+                    false => row.to_vec(),
+                };
+                expected[to * width..][..width].copy_from_slice(&row);
             }
         }
     }

@@ -101,6 +101,10 @@ fn check(layout: &CacheLayout, prompt: u32) {
     let mut left = 0;
     for p in prompt..prompt + 3 * placement.ring_rows {
         let spans = placement.spans(0, p);
+        for range in &spans.ranges[..spans.range_count as usize] {
+            let (first, end, block) = (range.first, range.first + range.rows, layout.block_rows);
+            assert!(end <= block || first >= block, "{layout:?} p={p}: {range:?}");
+        }
         let mut leaves = None;
         if p < sinks {
             sink_fill.insert(p);
@@ -201,10 +205,13 @@ fn rows_agree_with_a_sequential_simulation() {
             for recent in 1..=8 {
                 for selected in [0, 1, 3] {
                     let without = layout(elastic, sinks, selected, recent);
+                    let block_rows = sinks + selected;
                     for growth in [0, 1, 5] {
                         let rows = without.rows + growth;
                         for prompt in 1..60 {
-                            check(&CacheLayout { rows, growth, ..without }, prompt);
+                            let without = CacheLayout { rows, growth, ..without };
+                            check(&without, prompt);
+                            check(&CacheLayout { block_rows, ..without }, prompt);
                         }
                     }
                     for (in_flight, growth) in [(1, 0), (2, 0), (3, 0), (2, 5)] {
@@ -218,7 +225,9 @@ fn rows_agree_with_a_sequential_simulation() {
                     for reservoir in [1, 4] {
                         let rows = without.rows + reservoir;
                         for prompt in 1..60 {
-                            check(&CacheLayout { rows, reservoir, ..without }, prompt);
+                            let without = CacheLayout { rows, reservoir, ..without };
+                            check(&without, prompt);
+                            check(&CacheLayout { block_rows, ..without }, prompt);
                         }
                     }
                 }
