@@ -149,3 +149,26 @@ fn the_cache_is_as_exact_as_the_products() {
         }
     }
 }
+
+/// A block has its own number format under policies that have one, and the ring's is that of all rows
+/// elsewhere.
+#[test]
+fn blocks_have_a_format_where_there_are_blocks() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let model = folder.path().join("narrow");
+    write(&tiny(true), 1, &model);
+    let kv_dtype = KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 };
+    let rows = "snapstream,rows=32,sinks=2,recent=8,window=4";
+    for (kv, block) in [(rows, Some(CacheFormat::I4)), ("full", None)] {
+        let options = ModelOptions {
+            kv: vec![kv.to_owned()],
+            kv_dtype: vec![kv_dtype],
+            ..options(&model)
+        };
+        let lowered = lower(&options, &ReportOptions::default(), &Progress::new(true))
+            .expect("goes through the passes");
+        for cache in lowered.graph.caches.values() {
+            assert_eq!((cache.format, cache.block), (CacheFormat::F16, block), "{kv}");
+        }
+    }
+}

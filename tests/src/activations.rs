@@ -1,17 +1,21 @@
 //! The arithmetic of int8 and bf16 activations by its definition, and the bounds of its error and of
 //! that of caches of 16 bits and of codes; all are those of `docs/numerics.md`, which derives them.
 
+mod apart;
+
 use std::fmt;
 
 use anyhow::{Result, bail};
 use weir_ir::graph::{CacheDecl, CacheFormat};
 use weir_ir::interpret::Rounding;
 use weir_ir::interpret::codes::{LEVELS, TILE};
-use weir_ir::{Body, ConstData, Constant, DType, Element, Graph, Op, TensorType};
+use weir_ir::{ConstData, Constant, DType, Element, Graph, Op, TensorType};
 
 use crate::compare::{Distance, FLOAT, close, distance};
 use crate::golden::Rows;
 use crate::systems::System;
+
+use self::apart::{Apart, values_of_a_row};
 
 /// Chance that a model without a fault exceeds a bound of one prompt's rows, if errors are normal.
 const FALSE_ALARM: f64 = 1e-6;
@@ -133,28 +137,6 @@ pub struct Bound {
     apart: Apart,
 }
 
-/// Numbers that two systems are expected to round to different neighbours.
-#[derive(Clone, Copy, Debug, Default)]
-struct Apart {
-    /// Activations of a token.
-    activations: f64,
-    /// Keys and values of a token.
-    stored: f64,
-    /// Queries of a token, where they are codes.
-    queries: f64,
-    /// Weights of attention of a query and a key in front of it, where they are codes.
-    weights: f64,
-}
-
-impl Apart {
-    /// Those of a prompt of so many tokens.
-    fn of(&self, tokens: usize) -> f64 {
-        let pairs = tokens * tokens.saturating_sub(1) / 2;
-        let of_token = self.activations + self.stored + self.queries;
-        tokens as f64 * of_token + pairs as f64 * self.weights
-    }
-}
-
 impl Bound {
     /// The bound of a graph at stage `Fixed`; `None` where the default arithmetic is float32.
     pub fn of(graph: &Graph) -> Result<Option<Bound>> {
@@ -217,12 +199,7 @@ impl Bound {
             relative: MARGIN * error.sqrt(),
             norms: head_norms(graph)?,
             stored: graph.caches.values().map(values_of_a_row).sum(),
-            apart: Apart {
-                activations: activations_apart(graph),
-                stored: graph.caches.values().map(stored_apart).sum(),
-                queries: queries_apart(graph),
-                weights: weights_apart(graph),
-            },
+            apart: Apart::expected(graph),
         })
     }
 
@@ -248,7 +225,7 @@ impl Bound {
         let prompts = ids.chunks_exact(STORED_TOKENS);
         agreement(chance, prompts, |ids| {
             let (found, wanted) = (ours.logits(ids, &ids[..1])?, defined.logits(ids, &ids[..1])?);
-            Ok([found.prefill, wanted.prefill])
+            Ok(close("against the definition", &found.prefill, &wanted.prefill, FLOAT).err())
         })
     }
 
@@ -267,7 +244,25 @@ impl Bound {
         let chance = (-read * stored - 2.0 * (queries + read * weights)).exp();
         agreement(chance, ids.windows(tokens), |ids| {
             let (found, wanted) = (ours.logits(ids, &ids[..2])?, defined.logits(ids, &ids[..2])?);
-            Ok([found.steps, wanted.steps])
+            Ok(close("against the definition", &found.steps, &wanted.steps, FLOAT).err())
+        })
+    }
+
+    /// The same of a cache with a block of codes and a ring of 16 bits, whose own bound is `ring`: in
+    /// every prompt some values of the ring go the other way, and most agree but for these.
+    pub fn same_block(
+        &self,
+        ring: &Bound,
+        ours: &mut dyn System,
+        defined: &mut dyn System,
+        (ids, tokens): (&[u32], usize),
+    ) -> Result<Agreement> {
+        let block = self.apart.stored - ring.apart.stored;
+        let chance = (-((tokens + 1) as f64) * block).exp();
+        let apart = ring.between_systems(tokens + 1);
+        agreement(chance, ids.windows(tokens), |ids| {
+            let (found, wanted) = (ours.logits(ids, &ids[..2])?, defined.logits(ids, &ids[..2])?);
+            Ok(apart.check("against the definition", &found.steps, &wanted.steps).err())
         })
     }
 
@@ -307,11 +302,12 @@ impl Bound {
     }
 }
 
-/// On how many prompts two systems agree that round all alike with this chance.
+/// On how many prompts two systems agree that round all alike with this chance; what they differ by is
+/// asked for each.
 fn agreement<'p>(
     chance: f64,
     prompts: impl ExactSizeIterator<Item = &'p [u32]>,
-    mut logits: impl FnMut(&'p [u32]) -> Result<[Rows; 2]>,
+    mut apart: impl FnMut(&'p [u32]) -> Result<Option<anyhow::Error>>,
 ) -> Result<Agreement> {
     let needed = least_events(prompts.len(), chance);
     let mut result = Agreement { agree: 0, prompts: prompts.len(), needed };
@@ -320,10 +316,9 @@ fn agreement<'p>(
     }
     let mut difference = None;
     for ids in prompts {
-        let [found, wanted] = logits(ids)?;
-        match close("against the definition", &found, &wanted, FLOAT) {
-            Ok(_) => result.agree += 1,
-            Err(error) => difference = Some(error),
+        match apart(ids)? {
+            None => result.agree += 1,
+            found => difference = found,
         }
     }
     match difference {
@@ -452,98 +447,6 @@ fn least_events(count: usize, chance: f64) -> usize {
         fewer += exactly;
     }
     events
-}
-
-/// Activations of a token that two systems are expected to round apart, over all layers and the head.
-fn activations_apart(graph: &Graph) -> f64 {
-    let of_product = |weight: &TensorType| {
-        let each = match (block(weight), weight.element) {
-            (Some(_), _) => code_apart(f64::from(UNITS)),
-            (None, Element::Plain(DType::BF16)) => value_apart(CacheFormat::BF16),
-            _ => 0.0,
-        };
-        each * weight.sizes().map_or(0.0, |sizes| sizes[1] as f64)
-    };
-    let of_body = |body: &Body| -> f64 {
-        let products = body.live().filter(|(_, node)| matches!(node.op, Op::Linear(_)));
-        products.map(|(_, node)| of_product(body.ty(node.operands[1]))).sum()
-    };
-    layers(graph).map(of_body).sum::<f64>() + of_body(&graph.main)
-}
-
-/// The bodies of the layers, one after the other.
-fn layers(graph: &Graph) -> impl Iterator<Item = &Body> {
-    graph.main.live().filter_map(|(_, node)| match &node.op {
-        Op::Layer(layer) => Some(&graph.kinds[layer.kind].body),
-        _ => None,
-    })
-}
-
-/// Keys and values of a token in a cache.
-fn values_of_a_row(cache: &CacheDecl) -> usize {
-    cache.kv_heads as usize * (cache.key_width + cache.value_width) as usize
-}
-
-/// Those of them that two systems are expected to store otherwise.
-fn stored_apart(cache: &CacheDecl) -> f64 {
-    // Halves that are the scales of int4, two a head: the largest magnitude is off by 4 u of itself, and
-    // a unit in the last place is 2⁻¹⁰ of the power of two below it, 0.72 of it on average.
-    let of_format = |format| {
-        let scales = match format {
-            CacheFormat::I4 => 2.0 * f64::from(cache.kv_heads) * 4.0 * UNIT * 1024.0 / 0.72,
-            _ => 0.0,
-        };
-        values_of_a_row(cache) as f64 * value_apart(format) + scales
-    };
-    // A row of a block with its own format is rounded to both.
-    of_format(cache.format) + cache.block.map_or(0.0, of_format)
-}
-
-/// Heads and width of each layer's queries where they are codes.
-fn coded_queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
-    let is_coded = graph.caches.values().any(|cache| cache.format.is_coded());
-    layers(graph).filter(move |_| is_coded).filter_map(|body| {
-        let (_, attend) = body.live().find(|(_, node)| matches!(node.op, Op::CacheAttend(_)))?;
-        let shape = &body.ty(attend.operands[0]).shape;
-        Some([shape.get(1)?.as_size()?, shape.get(2)?.as_size()?])
-    })
-}
-
-/// Queries of a token that two systems are expected to round apart.
-fn queries_apart(graph: &Graph) -> f64 {
-    coded_queries(graph)
-        .map(|[heads, width]| (heads * width) as f64 * code_apart(STORED_UNITS))
-        .sum()
-}
-
-/// Weights of attention that two systems are expected to round apart, of a query and a key: off by
-/// 12 u of itself, a code is 1/255 of the greatest weight.
-fn weights_apart(graph: &Graph) -> f64 {
-    coded_queries(graph).map(|[heads, _]| heads as f64 * 255.0 * 12.0 * UNIT).sum()
-}
-
-/// Chance that two systems round a number to different codes: off by 4 u of the largest of those that
-/// share its scale, a unit is this part of that.
-fn code_apart(units: f64) -> f64 {
-    units * 4.0 * UNIT
-}
-
-/// Chance that two systems store a value of a cache otherwise. In 16 bits it is off by 12 u of the root
-/// mean square of its row; a unit in the last place is twice what rounding is off by at most, and the
-/// power of two below a value is 0.56 of that root mean square on average.
-///
-/// Of int4 only those codes count that are next to the bound between two levels. There are 15 bounds, and
-/// no code of a normal row is more frequent than one in `√(2 π) · 127 / m`, its largest value m times the
-/// root mean square; m is below 4 up to 1,500 numbers, so a code is next to a bound with 15 / 79.
-fn value_apart(format: CacheFormat) -> f64 {
-    match format {
-        CacheFormat::I8 => code_apart(STORED_UNITS),
-        CacheFormat::I4 => code_apart(STORED_UNITS) * 15.0 / 79.0,
-        CacheFormat::F16 | CacheFormat::BF16 => {
-            12.0 * UNIT / (0.56 * 2.0 * 3f64.sqrt() * stored_error(format))
-        }
-        _ => 0.0,
-    }
 }
 
 /// What rotation multiplies a score by: 1, or cos² + sin² of tables that also scale.
