@@ -160,11 +160,8 @@ fn blocks_have_a_format_where_there_are_blocks() {
     let kv_dtype = KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 };
     let rows = "snapstream,rows=32,sinks=2,recent=8,window=4";
     for (kv, block) in [(rows, Some(CacheFormat::I4)), ("full", None)] {
-        let options = ModelOptions {
-            kv: vec![kv.to_owned()],
-            kv_dtype: vec![kv_dtype],
-            ..options(&model)
-        };
+        let options =
+            ModelOptions { kv: vec![kv.to_owned()], kv_dtype: vec![kv_dtype], ..options(&model) };
         let lowered = lower(&options, &ReportOptions::default(), &Progress::new(true))
             .expect("goes through the passes");
         for cache in lowered.graph.caches.values() {

@@ -340,7 +340,8 @@ impl CacheState {
         // No range goes from a block with its own format to the ring; dense rows have no block.
         let is_placed = placement.is_some() || self.kept.is_some();
         let parts = self.decl.block.filter(|_| is_placed).map(|_| self.block_rows());
-        let goes_on = |a: usize, b: usize| b == a + 1 && b % TILE != 0 && parts != Some(b);
+        let goes_on =
+            |a: usize, b: usize| b == a + 1 && !b.is_multiple_of(TILE) && parts != Some(b);
         let tiles = placed.chunk_by(|(a, _), (b, _)| goes_on(*a, *b));
         let rows = |tile: &[(usize, usize)]| {
             let row = |(_, row): &(usize, usize)| {

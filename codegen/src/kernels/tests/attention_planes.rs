@@ -45,13 +45,11 @@ impl Formats {
 }
 
 /// Formats of the block and of the ring.
-pub(super) const PARTS: [(CacheType, CacheType); 6] = [
+pub(super) const PARTS: [(CacheType, CacheType); 4] = [
     (CacheType::Int4, CacheType::Int8),
     (CacheType::Int4, CacheType::F16),
-    (CacheType::Int4, CacheType::F32),
     (CacheType::Int8, CacheType::F32),
     (CacheType::Int8, CacheType::Bf16),
-    (CacheType::Int8, CacheType::F16),
 ];
 
 /// Planes of a layer; rows that no range names hold poison. Numbers are as they are stored, so that
