@@ -30,6 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 BOS, EOS = "<|bos|>", "<|eos|>"
 ANOTHER, AGAIN = "another", "again"   # values of multivalue after the first, and what stands before them
+FREE = "free"       # single and multikey where the question does not end in the statement's words
 FAMILIES = ["single", "multikey", "multivalue", "passkey", "dictionary", "multiquery", "trace", "copy"]
 
 # ---- texts ----------------------------------------------------------------------------------
@@ -280,12 +281,13 @@ class Document:
     def value(self):
         return self.new(self.value_kind or self.rng.choice(VALUES[self.level]))
 
-    def questions(self, own, noun, key):
+    def questions(self, family, own, noun, key):
+        """FREE or the family, and questions of which any may be asked."""
         general = QUESTIONS
         if self.world.held_out and self.level:
             general = HELD_OUT_QUESTIONS + QUESTIONS[:4]
         known = self.level and (not own or self.rng.random() < 0.5)
-        return [q.format(a=noun, k=key) for q in (general if known else own)]
+        return FREE if known else family, [q.format(a=noun, k=key) for q in (general if known else own)]
 
     def plan(self, room):
         """(position, statement) pairs that fill about this many tokens, and what can be asked."""
@@ -309,7 +311,7 @@ class Document:
             if family in ("single", "multikey"):
                 key, value = self.key(), self.value()
                 state(statement.format(a=noun, k=key, v=value))
-                asks.append((family, self.questions(own, noun, key), self.answer(statement, own, value)))
+                asks.append((*self.questions(family, own, noun, key), self.answer(statement, own, value)))
                 if asks[-1][2][0] != " ":
                     asks[-1] = (family, [q.format(a=noun, k=key) for q in own], asks[-1][2])
             elif family == "multivalue":
