@@ -36,11 +36,14 @@ impl Builder {
         let code = tables.append(&[0; size_of::<KindCode>()]);
         let level = [0_u64, 4, 8, code, 1].map(u64::to_le_bytes).concat();
         tables.table(offset_of!(ModelHeader, levels), &level, 1);
-        let kind = [2_u32, 1, 4, 4, 16, 16].map(u32::to_le_bytes).concat();
+        // What follows in these two entries is none: no block with a format of its own, no window.
+        let mut kind = [2_u32, 1, 4, 4, 16, 16].map(u32::to_le_bytes).concat();
+        kind.resize(size_of::<KindEntry>(), 0);
         tables.table(offset_of!(ModelHeader, kinds), &kind, 1);
         let layer = [0_u32, 0, 0, 1].map(u32::to_le_bytes).concat();
         tables.table(offset_of!(ModelHeader, layers), &layer, 1);
-        let layout = [0_u32, 0, 0, 0, 8, 8, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
+        let mut layout = [0_u32, 0, 0, 0, 8, 8].map(u32::to_le_bytes).concat();
+        layout.resize(size_of::<CacheLayout>(), 0);
         tables.table(offset_of!(ModelHeader, layouts), &layout, 1);
         tables.table(offset_of!(ModelHeader, weight_offsets), &32_u64.to_le_bytes(), 1);
         tables.table(offset_of!(ModelHeader, facts), b"{}", 2);
