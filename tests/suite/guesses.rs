@@ -23,6 +23,18 @@ const MOST: u32 = 3;
 /// Positions of a sequence.
 const CONTEXT: u32 = 320;
 
+/// Policies whose answers the interpreter gives as well.
+const POLICIES: [&str; 5] = [
+    "full,draft=3",
+    "stream,rows=24,sinks=3,draft=3",
+    "snapstream,rows=40,sinks=3,recent=12,window=8,draft=3",
+    "snapstream,rows=40,sinks=3,recent=12,window=8,mode=static,draft=3",
+    "snapkv,rows=32,recent=8,window=8,limit=40,draft=3",
+];
+
+/// One that selects by lot.
+const RANDOM: &str = "random,rows=40,sinks=3,recent=12,draft=4";
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (name, kv_dtype) in [
@@ -32,14 +44,7 @@ pub fn trials() -> Vec<Trial> {
         ("narrow-nbits-int4", weir::KvTypeOption::Int8),
         ("narrow-nbits-int4", weir::KvTypeOption::Int4),
     ] {
-        for kv in [
-            "full,draft=3",
-            "stream,rows=24,sinks=3,draft=3",
-            "snapstream,rows=40,sinks=3,recent=12,window=8,draft=3",
-            "snapstream,rows=40,sinks=3,recent=12,window=8,mode=static,draft=3",
-            "snapkv,rows=32,recent=8,window=8,limit=40,draft=3",
-            "random,rows=40,sinks=3,recent=12,draft=4",
-        ] {
+        for kv in POLICIES.into_iter().chain([RANDOM]) {
             let setup = Setup {
                 kv: kv.to_owned(),
                 kv_dtype: Some(kv_dtype),
@@ -51,13 +56,7 @@ pub fn trials() -> Vec<Trial> {
         }
     }
     for name in ["llama-genai-fp32", "mistral-layered-genai-fp32"] {
-        for kv in [
-            "full,draft=3",
-            "stream,rows=24,sinks=3,draft=3",
-            "snapstream,rows=40,sinks=3,recent=12,window=8,draft=3",
-            "snapstream,rows=40,sinks=3,recent=12,window=8,mode=static,draft=3",
-            "snapkv,rows=32,recent=8,window=8,limit=40,draft=3",
-        ] {
+        for kv in POLICIES {
             let setup = Setup { kv: kv.to_owned(), ..Setup::exact(CONTEXT) };
             let place = format!("guesses/logits/{name}/{kv}");
             trials.push(trial(place, move || logits(name, &setup)));
