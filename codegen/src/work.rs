@@ -100,6 +100,7 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
         Kernel::TakeRows { .. } => named("take-rows"),
         Kernel::Norm { .. } => named("norm"),
         Kernel::Rotary { .. } => named("rotary"),
+        Kernel::Turn { .. } => named("turn"),
         Kernel::Map { op, .. } => named(&format!("map {op:?}").to_lowercase()),
         Kernel::Reduce { .. } => named("reduce"),
         Kernel::Rounding { spec, .. } => {

@@ -182,6 +182,14 @@ pub struct CacheDecl {
     pub layout: Option<CacheRows>,
 }
 
+impl CacheDecl {
+    /// Whether all keys lie in it turned ([`mod@crate::interpret::turn`]), and queries are turned before
+    /// they meet them: where some rows are codes of four bits.
+    pub fn turns_keys(&self) -> bool {
+        self.format == CacheFormat::I4 || self.block == Some(CacheFormat::I4)
+    }
+}
+
 crate::attribute::named_enum!(
     /// Number format of keys and values. Rows are rounded when they are written.
     CacheFormat {

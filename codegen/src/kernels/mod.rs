@@ -13,6 +13,7 @@
 //! | `append` | keys, rotated on the way, and values into the cache |
 //! | `attention` | attention over ranges of cache rows |
 //! | `lots` | the hash that rows are chosen by where nothing is scored |
+//! | `turn` | heads of keys and queries for caches with codes of four bits |
 //! | `observe` | scores of a prompt's candidates |
 //! | `compact` | selection, and the write into a slot |
 
@@ -29,6 +30,7 @@ pub mod reduce;
 pub mod rotary;
 pub mod rounding;
 pub mod rows;
+pub mod turn;
 
 #[cfg(test)]
 mod tests;

@@ -307,7 +307,9 @@ impl Lowering<'_> {
                 let (cos, sin) = (self.view(operands[2])?, self.view(operands[3])?);
                 let rotation = Rotation { width: op.width as usize, interleaved: op.interleaved };
                 let angles = Angles { rotation, cos, sin };
-                if self.is_only_appended(node.results[0]) && x.root != self.cx.target {
+                let is_turned = self.cx.cache.is_some_and(CacheDecl::turns_keys);
+                let is_late = !is_turned && self.is_only_appended(node.results[0]);
+                if is_late && x.root != self.cx.target {
                     self.views.insert(node.results[0], x);
                     self.rotated_late.insert(node.results[0], angles);
                 } else {
@@ -390,6 +392,7 @@ impl Lowering<'_> {
             }
             Op::CacheAppend(_) => {
                 let (key, value) = (self.view(operands[0])?, self.view(operands[1])?);
+                let key = self.turned(key)?;
                 let ((key, ..), (value, ..)) = (self.runs(key), self.runs(value));
                 let cache = self.cache_shape()?;
                 let angles = self.rotated_late.get(&operands[0]).cloned();
@@ -398,6 +401,7 @@ impl Lowering<'_> {
             }
             Op::CacheAttend(op) => {
                 let query = self.view(operands[0])?;
+                let query = self.turned(query)?;
                 let (query, heads, stride, width) = self.runs(query);
                 let sinks = op.sinks.then(|| self.view(operands[1])).transpose()?;
                 let output = self.output(node.results[0], None)?;
@@ -434,6 +438,20 @@ impl Lowering<'_> {
                 Op::CacheAppend(_) => node.operands[1] != value,
                 _ => !node.operands.contains(&value),
             })
+    }
+
+    /// Heads of keys or queries as the cache compares them.
+    fn turned(&mut self, heads: View) -> Result<View, CodegenError> {
+        let Some(cache) = self.cx.cache.filter(|cache| cache.turns_keys()) else {
+            return Ok(heads);
+        };
+        let (x, _, _, width) = self.runs(heads);
+        if width != cache.key_width as usize {
+            return Err(self.wrong("heads do not fit the cache"));
+        }
+        let y = self.buffer(x.dims.clone(), None);
+        self.kernels.push(Kernel::Turn { x, y: y.clone() });
+        Ok(y)
     }
 
     /// The layer's cache as kernels see it.

@@ -174,6 +174,8 @@ pub enum Kernel {
     Norm { kind: NormKind, epsilon: f32, x: View, weight: View, bias: Option<View>, y: View },
     /// Rotation by position.
     Rotary { x: View, y: View, angles: Angles },
+    /// The turn of heads for a cache with codes of four bits.
+    Turn { x: View, y: View },
     /// Elementwise function.
     Map { op: MapOp, inputs: Vec<View>, output: View },
     /// Reduction of the last axis.
@@ -225,7 +227,7 @@ impl Kernel {
             }
             Kernel::Rotary { x, angles, .. } => views.extend([x, &angles.cos, &angles.sin]),
             Kernel::Map { inputs, .. } => views.extend(inputs),
-            Kernel::Reduce { x, .. } => views.push(x),
+            Kernel::Turn { x, .. } | Kernel::Reduce { x, .. } => views.push(x),
             Kernel::Rounding { input, second, .. } => {
                 views.push(input);
                 views.extend(second);
@@ -264,7 +266,10 @@ impl Kernel {
             | Kernel::Map { output, .. }
             | Kernel::Matmul { output, .. }
             | Kernel::Attend { output, .. } => output.root,
-            Kernel::Norm { y, .. } | Kernel::Rotary { y, .. } | Kernel::Reduce { y, .. } => y.root,
+            Kernel::Norm { y, .. }
+            | Kernel::Rotary { y, .. }
+            | Kernel::Turn { y, .. }
+            | Kernel::Reduce { y, .. } => y.root,
             Kernel::Rounding { output, .. } | Kernel::Gated { output, .. } => *output,
             Kernel::Append { .. } => Root::Cache,
         }

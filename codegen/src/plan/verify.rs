@@ -61,9 +61,10 @@ fn views(kernel: &Kernel) -> Vec<&View> {
     match kernel {
         Kernel::Embed { output, .. } | Kernel::TakeRows { output, .. } => vec![output],
         Kernel::TableRows { output, .. } => vec![output],
-        Kernel::Norm { x, y, .. } | Kernel::Rotary { x, y, .. } | Kernel::Reduce { x, y, .. } => {
-            vec![x, y]
-        }
+        Kernel::Norm { x, y, .. }
+        | Kernel::Rotary { x, y, .. }
+        | Kernel::Turn { x, y }
+        | Kernel::Reduce { x, y, .. } => vec![x, y],
         Kernel::Map { inputs, output, .. } => inputs.iter().chain([output]).collect(),
         Kernel::Rounding { input, second, .. } => {
             let second = second.iter().filter(|view| !matches!(view.root, Root::Weight(_)));

@@ -18,6 +18,7 @@ use crate::kernels::reduce::emit_reduce;
 use crate::kernels::rotary::{RotarySpec, emit_rotary};
 use crate::kernels::rounding::emit_rounding;
 use crate::kernels::rows::{RowNumbers, emit_embed, emit_rows};
+use crate::kernels::turn::{TurnSpec, emit_turn};
 use crate::plan::{Kernel, Partition, Root, SegmentPlan, View};
 
 /// Emits a planned segment for a level; with `profile` every kernel has a phase of its own.
@@ -127,6 +128,11 @@ fn emit_kernel(
             };
             emit_rotary(assembly, &spec)
         }
+        Kernel::Turn { x, y } => {
+            let (heads, _, head_width) = x.groups().unwrap_or((1, 0, x.width()));
+            let spec = TurnSpec { heads, head_width, x: run_strides(x), y: run_strides(y) };
+            emit_turn(assembly, &spec)
+        }
         Kernel::Map { op, inputs, output } => emit_map(assembly, &map_spec(*op, inputs, output)),
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
         Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
@@ -219,7 +225,9 @@ impl Frame<'_> {
                 self.optional(b, inputs.get(2)),
                 self.view(b, output),
             ],
-            Kernel::Reduce { x, y, .. } => vec![self.view(b, x), self.view(b, y)],
+            Kernel::Turn { x, y } | Kernel::Reduce { x, y, .. } => {
+                vec![self.view(b, x), self.view(b, y)]
+            }
             Kernel::Rounding { input, second, output, .. } => {
                 let mut arguments = vec![self.view(b, input)];
                 arguments.extend(second.as_ref().map(|second| self.view(b, second)));

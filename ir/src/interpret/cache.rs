@@ -2,15 +2,19 @@
 //! layout keeps (sections 3 and 4 of the method's document). Rows in flight are those that one [`CacheState::append`] writes behind a prompt;
 //! [`CacheState::take_back`] undoes the last of them.
 //!
-//! Keys and values are rounded to the cache's number format when they are written, and rows that come
+//! Keys of a cache with codes of four bits are [turned](super::turn), and so are its queries. Keys and
+//! values are rounded to the cache's number format when they are written, and rows that come
 //! to the immutable block to that of the block, if it has its own: a prompt of which every row stays is
 //! written where its rows stay, another one is dense in the ring's format until it ends. A row that was
 //! never written is never read; it holds NaN, so that a wrong range shows.
+
+use std::sync::Arc;
 
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
 use super::plane::Plane;
 use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
+use super::turn::turn;
 use super::{EvalFault, Tensor, checked_count};
 use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling, RowFormats};
 
@@ -180,7 +184,7 @@ impl CacheState {
     pub fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<(), EvalFault> {
         let count = key.sizes().first().copied().unwrap_or(0);
         let (key_row, value_row) = (self.keys.row(), self.values.row());
-        let (key, value) = (key.f32s()?, value.f32s()?);
+        let (key, value) = (self.turned(key)?, value.f32s()?);
         if key.len() != count * key_row || value.len() != count * value_row {
             return Err(EvalFault::Operand("rows do not fit the cache".into()));
         }
@@ -206,6 +210,16 @@ impl CacheState {
             self.rows += 1;
         }
         Ok(())
+    }
+
+    /// Keys or queries `[rows, heads, width]` as the cache compares them.
+    fn turned(&self, heads: &Tensor) -> Result<Arc<Vec<f32>>, EvalFault> {
+        let mut numbers = heads.f32s()?;
+        if self.decl.turns_keys() && self.decl.key_width > 0 {
+            let width = self.decl.key_width as usize;
+            Arc::make_mut(&mut numbers).chunks_mut(width).for_each(turn);
+        }
+        Ok(numbers)
     }
 
     /// Takes back the last `rows` rows, of those that the last [`CacheState::append`] wrote behind a
@@ -269,7 +283,7 @@ impl CacheState {
         self.score = score;
         let group = heads / kv_heads;
         let sinks = sinks.map(Tensor::f32s).transpose()?;
-        let queries = query.f32s()?;
+        let queries = self.turned(query)?;
         checked_count(&[count, heads, value_width])?;
         let mut result = vec![0.0f32; count * heads * value_width];
         let mut sums = vec![0.0f32; count * heads];

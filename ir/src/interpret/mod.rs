@@ -13,6 +13,7 @@ mod plane;
 pub mod select;
 pub mod session;
 pub(crate) mod tensor;
+pub mod turn;
 
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ mod prompt;
 mod random;
 mod rounding;
 mod rows;
+mod turn;
 
 use std::cell::RefCell;
 use std::ffi::c_void;

@@ -9,6 +9,7 @@ use super::gated::check_gates;
 use super::prompt::check_prompt;
 use super::rounding::check_roundings;
 use super::rows::{REDUCTIONS, Shape, check_norm, check_reduction, check_rotation, check_rows};
+use super::turn::check_turn;
 use super::*;
 use crate::kernels::attention::CacheType;
 use crate::kernels::norm::NormKind;
@@ -62,6 +63,10 @@ fn run(turns: usize, seed: u64) {
             check_rotation(random, interleaved, shape);
             count("rotation", 1);
         }
+        let (rows, heads) = (1 + random.below(20), 1 + random.below(5));
+        let (turned, beside) = (width(random), random.below(20));
+        check_turn(random, [rows, heads, turned], beside);
+        count("turn", 1);
         let chosen = width(random);
         let strides = [0; 2].map(|_| chosen + random.below(2) * random.below(20));
         let rows = 1 + random.below(40);
@@ -105,7 +110,7 @@ fn run(turns: usize, seed: u64) {
     }
     let total: usize = counts.values().sum();
     println!("rows and prompts: {total} cases: {counts:?}");
-    assert_eq!(counts.len(), 12);
+    assert_eq!(counts.len(), 13);
     assert!(counts.values().all(|count| *count >= turns) && total >= 25 * turns, "{counts:?}");
 }
 
