@@ -116,6 +116,8 @@ pub(crate) struct KindPlan {
     pub(crate) plan: SegmentPlan,
     attend: AttendSpec,
     source: ScoreSource,
+    /// Bytes of a row in a slot; of a cache with a block in front of its ring those of the ring's.
+    pub(crate) kept_row_bytes: u64,
 }
 
 fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
@@ -388,7 +390,7 @@ fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
         in_flight: rows.in_flight,
         reservoir: rows.reservoir,
         reselect: rows.reselect.into(),
-        block_rows: if cache.block.is_some() { rows.block_rows() } else { 0 },
+        block_rows: cache.block_rows(),
     })
 }
 
@@ -458,7 +460,10 @@ fn plan_kinds(
             _ => None,
         });
         let attend = attend.ok_or_else(|| wrong(&kind.name, "no attention"))?;
-        kinds.push(KindPlan { kind: layer.kind, plan, attend, source });
+        let is_block = cache.layout.as_ref().is_some_and(|rows| rows.rows() == cache.block_rows());
+        let kept = attend.cache.of_block().filter(|_| is_block).unwrap_or(attend.cache);
+        let kept_row_bytes = kept.row_bytes() as u64;
+        kinds.push(KindPlan { kind: layer.kind, plan, attend, source, kept_row_bytes });
     }
     Ok(kinds)
 }

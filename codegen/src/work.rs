@@ -8,7 +8,7 @@
 use weir_ir::verify::Verified;
 
 use crate::error::CodegenError;
-use crate::generate::{Options, Plans};
+use crate::generate::{KindPlan, Options, Plans};
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
@@ -63,9 +63,20 @@ pub fn model_work(
     let plans = Plans::of(verified.graph(), options)?;
     Ok(ModelWork {
         embed: segment_work(&plans.embed),
-        kinds: plans.kinds.iter().map(|kind| segment_work(&kind.plan)).collect(),
+        kinds: plans.kinds.iter().map(kind_work).collect(),
         head: segment_work(&plans.head),
     })
+}
+
+/// The work of a layer: attention reads rows as its layout keeps them.
+fn kind_work(kind: &KindPlan) -> SegmentWork {
+    let mut work = segment_work(&kind.plan);
+    for kernel in &mut work.kernels {
+        if kernel.cached_row_bytes > 0 {
+            kernel.cached_row_bytes = kind.kept_row_bytes;
+        }
+    }
+    work
 }
 
 fn segment_work(plan: &SegmentPlan) -> SegmentWork {

@@ -188,6 +188,29 @@ impl CacheDecl {
     pub fn turns_keys(&self) -> bool {
         self.format == CacheFormat::I4 || self.block == Some(CacheFormat::I4)
     }
+
+    /// Number formats of rows in the cache and of a prompt that is longer than it. Such a prompt is
+    /// computed over rows of the ring's format, so int4 of a cache that drops rows of prompts is the
+    /// format of its block, and the block is the whole cache: the prompt's rows are int8 until it ends.
+    pub fn row_formats(&self) -> RowFormats {
+        let drops_rows = self.layout.as_ref().is_some_and(|rows| rows.policy.has_block());
+        match self.format {
+            CacheFormat::I4 if drops_rows => {
+                RowFormats { ring: CacheFormat::I8, block: Some(CacheFormat::I4) }
+            }
+            ring => RowFormats { ring, block: self.block },
+        }
+    }
+
+    /// Rows that have the block's format, the first ones: S + K, or all of them; none if all rows of
+    /// cache and prompts have one format.
+    pub fn block_rows(&self) -> u32 {
+        match &self.layout {
+            Some(rows) if self.format == CacheFormat::I4 && rows.policy.has_block() => rows.rows(),
+            Some(rows) if self.block.is_some() => rows.block_rows(),
+            _ => 0,
+        }
+    }
 }
 
 crate::attribute::named_enum!(

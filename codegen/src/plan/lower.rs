@@ -457,12 +457,13 @@ impl Lowering<'_> {
     /// The layer's cache as kernels see it.
     fn cache_shape(&self) -> Result<CacheShape, CodegenError> {
         let cache = self.cx.cache.ok_or_else(|| self.wrong("no cache"))?;
+        let formats = cache.row_formats();
         Ok(CacheShape {
             kv_heads: cache.kv_heads as usize,
             key_width: cache.key_width as usize,
             value_width: cache.value_width as usize,
-            number: CacheType::of(cache.format),
-            block: cache.block.map(CacheType::of),
+            number: CacheType::of(formats.ring),
+            block: formats.block.map(CacheType::of),
         })
     }
 

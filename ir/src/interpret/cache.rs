@@ -5,8 +5,12 @@
 //! Keys of a cache with codes of four bits are [turned](super::turn), and so are its queries. Keys and
 //! values are rounded to the cache's number format when they are written, and rows that come
 //! to the immutable block to that of the block, if it has its own: a prompt of which every row stays is
-//! written where its rows stay, another one is dense in the ring's format until it ends. A row that was
+//! written where its rows stay, another one is dense in the ring's format until it ends; over a cache of
+//! int4 that is int8. A row that was
 //! never written is never read; it holds NaN, so that a wrong range shows.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -22,6 +26,7 @@ use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling, RowFormats};
 #[derive(Clone, Debug)]
 pub struct CacheState {
     decl: CacheDecl,
+    formats: RowFormats,
     keys: Plane,
     values: Plane,
     /// n: rows produced so far.
@@ -124,9 +129,10 @@ impl CacheState {
         if let Some(layout) = &decl.layout {
             layout.check().map_err(EvalFault::Operand)?;
         }
-        let formats = RowFormats { ring: decl.format, block: decl.block };
+        let formats = decl.row_formats();
         let plane = |width: u32| Plane::new(formats, decl.kv_heads as usize, width as usize);
         Ok(CacheState {
+            formats,
             decl: decl.clone(),
             keys: plane(decl.key_width),
             values: plane(decl.value_width),
@@ -296,7 +302,7 @@ impl CacheState {
                 let seen = self.seen(position, kv);
                 let sink = sinks.as_ref().map(|sinks| sinks[head]);
                 let out = &mut result[place * value_width..][..value_width];
-                sums[place] = match self.decl.format.is_coded() {
+                sums[place] = match self.formats.ring.is_coded() {
                     true => self.attend_codes(q, kv, &seen, sink, out),
                     false => self.attend_numbers(q, kv, &seen, sink, out),
                 };
@@ -353,7 +359,7 @@ impl CacheState {
         placed.sort_unstable();
         // No range goes from a block with its own format to the ring; dense rows have no block.
         let is_placed = placement.is_some() || self.kept.is_some();
-        let parts = self.decl.block.filter(|_| is_placed).map(|_| self.block_rows());
+        let parts = self.formats.block.filter(|_| is_placed).map(|_| self.block_rows());
         let goes_on =
             |a: usize, b: usize| b == a + 1 && !b.is_multiple_of(TILE) && parts != Some(b);
         let tiles = placed.chunk_by(|(a, _), (b, _)| goes_on(*a, *b));
@@ -368,7 +374,7 @@ impl CacheState {
 
     /// Rows below this are the block.
     fn block_rows(&self) -> usize {
-        self.decl.layout.as_ref().map_or(0, |layout| layout.block_rows() as usize)
+        self.decl.block_rows() as usize
     }
 
     /// Where the rows of the running prompt of `length` rows lie in the cache, of which this state keeps

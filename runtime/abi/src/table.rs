@@ -291,7 +291,8 @@ pub struct CacheLayout {
     /// 1: rows are selected from anew when a plane is full, which then has room for a prompt's rows and
     /// `growth` more; 0: its ring turns.
     pub reselect: u32,
-    /// S + K if these rows have a number format of their own, 0 if all rows have one.
+    /// Rows that have the block's number format, the first ones: S + K where the ring has another, all
+    /// where only prompts that are longer than a plane have another; 0 if all have one.
     pub block_rows: u32,
 }
 

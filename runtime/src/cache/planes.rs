@@ -80,7 +80,11 @@ pub struct SlotCache {
 /// Distances in planes of `rows` rows, of which the first `block_rows` have the block's format.
 pub(crate) fn strides(kind: &KindEntry, rows: u64, block_rows: u32) -> Option<PlaneStrides> {
     let heads = u64::from(kind.kv_heads);
-    let rows = rows.checked_next_multiple_of(KEY_TILE as u64)?;
+    // Of a plane that is a block as a whole, nothing is the ring's.
+    let rows = match u64::from(block_rows) == rows {
+        true => rows / KEY_TILE as u64 * KEY_TILE as u64,
+        false => rows.checked_next_multiple_of(KEY_TILE as u64)?,
+    };
     let key = head_bytes(rows, block_rows, [kind.block_key_row_bytes, kind.key_row_bytes])?;
     let value = head_bytes(rows, block_rows, [kind.block_value_row_bytes, kind.value_row_bytes])?;
     Some(PlaneStrides {
@@ -100,7 +104,7 @@ struct HeadBytes {
     ring: u64,
 }
 
-/// Those of `rows` rows, a multiple of a tile, with rows of so many bytes in the block and the ring.
+/// Those of `rows` rows, a multiple of a tile and those of the block's last tile at least, with rows of so many bytes in the block and the ring.
 fn head_bytes(rows: u64, block_rows: u32, [block, ring]: [u32; 2]) -> Option<HeadBytes> {
     let block_rows = u64::from(block_rows);
     // The tile in which they meet lies in both.

@@ -74,7 +74,11 @@ impl Info {
             let beside = part("reservoir", ", reservoir")
                 + &part("growth", room)
                 + &part("in_flight", ", in flight");
-            let block = part("block_rows", "; in the block's own format");
+            // Where it is all rows, their format is the cache's.
+            let block = match layout["block_rows"] == layout["rows"] {
+                true => String::new(),
+                false => part("block_rows", "; in the block's own format"),
+            };
             writeln!(
                 out,
                 "  cache of {} layers: {}, {} rows (sinks {}, selected {}, recent {}, window \

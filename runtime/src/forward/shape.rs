@@ -171,7 +171,8 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         *layout;
     let in_flight = layout.in_flight;
     let block_rows = layout.block_rows;
-    let is_block = policy.drops_rows() && u64::from(block_rows) == block_of(layout);
+    let is_block =
+        policy.drops_rows() && (u64::from(block_rows) == block_of(layout) || block_rows == rows);
     if block_rows != 0 && !is_block {
         return Err(format!("{block_rows} rows with a number format of their own are no block"));
     }

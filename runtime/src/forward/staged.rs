@@ -10,7 +10,8 @@
 //! themselves. Sums follow the order of rows in the cache: a static one that keeps the whole prompt
 //! divides its rows from the first one on, and a ring for a window turns meanwhile. And one whose block
 //! has a number format of its own rounds rows to it before later ones of a prompt that it keeps whole
-//! read them; here they have the ring's until the prompt is written into a slot.
+//! read them; here they have the ring's until the prompt is written into a slot (int8, where the block
+//! is a whole cache of int4).
 
 use weir_abi::{CacheLayout, CachePolicy, KindEntry, RowSpans};
 

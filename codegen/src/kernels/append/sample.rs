@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use weir_abi::{LayerCall, RowSpans, StepContext};
 
-use crate::emit::{Assembly, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER};
+use crate::emit::{Assembly, Body, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER};
 use crate::kernels::attention::{CacheShape, Moves, is_block, plane_rows, ring_start};
 use crate::kernels::lots;
 
@@ -61,23 +61,32 @@ pub(super) fn define(
                                 from.copy(b, &to);
                                 continue;
                             };
-                            // The reservoir lies behind the ring and has its format.
+                            // The reservoir lies behind the ring and has its format, or the block is
+                            // the whole plane.
                             let ring = ring_start(b, layer, !is_key, slot, head);
-                            let to = cache.place(b, is_key, ring, to);
-                            let is_block = is_block(b, layer, from);
-                            b.if_else(
-                                is_block,
-                                |b| {
-                                    let from = moves.block_row(b, is_key, plane, from);
-                                    moves.widen(b, is_key, &from, &to);
-                                    Vec::new()
-                                },
-                                |b| {
-                                    let from = cache.place(b, is_key, ring, from);
-                                    from.copy(b, &to);
-                                    Vec::new()
-                                },
-                            );
+                            let [leaves_block, comes_to_block] =
+                                [from, to].map(|row| is_block(b, layer, row));
+                            let widen = |b: &mut Body<'_>| {
+                                let from = moves.block_row(b, is_key, plane, from);
+                                let to = cache.place(b, is_key, ring, to);
+                                moves.widen(b, is_key, &from, &to);
+                                Vec::new()
+                            };
+                            let copy_in_block = |b: &mut Body<'_>| {
+                                let [from, to] =
+                                    [from, to].map(|row| moves.block_row(b, is_key, plane, row));
+                                from.copy(b, &to);
+                                Vec::new()
+                            };
+                            let copy_in_ring = |b: &mut Body<'_>| {
+                                let [from, to] =
+                                    [from, to].map(|row| cache.place(b, is_key, ring, row));
+                                from.copy(b, &to);
+                                Vec::new()
+                            };
+                            b.if_else(comes_to_block, copy_in_block, |b| {
+                                b.if_else(leaves_block, widen, copy_in_ring)
+                            });
                         }
                     });
                 });
