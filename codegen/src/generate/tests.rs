@@ -1,6 +1,7 @@
 //! Whole segments in memory against the interpreter, with poisoned cache rows.
 
 mod rows;
+mod turn;
 
 use std::ffi::c_void;
 use std::mem::offset_of;

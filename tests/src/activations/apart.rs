@@ -79,8 +79,10 @@ fn stored_apart(cache: &CacheDecl) -> f64 {
         };
         values_of_a_row(cache) as f64 * value_apart(format) + scales
     };
-    // A row of a block with its own format is rounded to both.
-    of_format(cache.format) + cache.block.map_or(0.0, of_format)
+    // A row of a block with its own format is rounded to both, as is one of int4 in a cache that drops
+    // rows of prompts.
+    let formats = cache.row_formats();
+    of_format(formats.ring) + formats.block.map_or(0.0, of_format)
 }
 
 /// Heads and width of each layer's queries where they are codes.
