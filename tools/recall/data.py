@@ -21,6 +21,7 @@ go with any wording. Level 2: everything.
 The answer to multivalue says the statement again for each value: `The code of amber is 12. The code of amber
 is 34`. Each value may be any that was not said yet, and so there are several right next tokens.
 """
+import json
 import random
 import re
 from pathlib import Path
@@ -63,8 +64,15 @@ def word_list(texts):
     return sorted(w for w, n in count.items() if n >= 3)
 
 
+DIGITS = 3          # of a number that are a token at most
+NUMBERS = [f"{n:0{width}}" for width in range(2, DIGITS + 1) for n in range(10 ** width)]
+
+
 def train_tokenizer(texts, vocabulary, seed):
-    """Byte-level BPE; digits are tokens of their own, so numbers are spelt alike everywhere."""
+    """Byte-level BPE, and a token for every number of two or three digits.
+
+    Numbers are cut from the left into threes, so the first token of a value tells it from nearly all others.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -74,11 +82,22 @@ def train_tokenizer(texts, vocabulary, seed):
     lines = [p for paragraphs in texts for p in rng.sample(paragraphs, min(4000, len(paragraphs)))]
     lines += ["".join(t for t, *_ in Document(world, rng, 1200, len, 2).pieces) for _ in range(800)]
     tokenizer.train_from_iterator(lines, trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[BOS, EOS], show_progress=False,
+        vocab_size=vocabulary - len(NUMBERS), special_tokens=[BOS, EOS], show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, 0)])
-    return tokenizer
+    return with_numbers(tokenizer)
+
+
+def with_numbers(tokenizer):
+    """The tokenizer, which spelt numbers digit by digit, with tokens for NUMBERS behind its own."""
+    content = json.loads(tokenizer.to_str())
+    content["pre_tokenizer"]["pretokenizers"][0] = {
+        "type": "Split", "pattern": {"Regex": f"[0-9]{{1,{DIGITS}}}"}, "behavior": "Isolated", "invert": False}
+    first = len(content["model"]["vocab"])
+    content["model"]["vocab"].update((number, first + i) for i, number in enumerate(NUMBERS))
+    content["model"]["ignore_merges"] = True        # whole numbers come from no merges
+    return Tokenizer.from_str(json.dumps(content))
 
 # ---- keys and values ------------------------------------------------------------------------
 
@@ -203,7 +222,7 @@ class Document:
         if families is None:
             names = ["multikey"] * 4 + ["multivalue"] * 3 + ["single", "passkey"]
             if level > 1:
-                names += ["multiquery", "trace", "copy", "dictionary"]
+                names += ["multiquery", "trace", "trace", "copy", "dictionary"]
             families = sorted(set(rng.choices(names, k=1 if rng.random() < 0.5 else 2)))
         self.families = families
         one = rng.random() < 0.6            # one kind and one wording throughout: the harder case
@@ -349,11 +368,12 @@ class Document:
                 state(*(f"{head}{name} = {names[i - 1] if i else value}." for i, name in enumerate(names)))
                 for i in range(1, len(names)):
                     chain = " = ".join(names[:i][::-1] + [value])
-                    asks.append((family, [f"Trace {names[i]} ="], f" {chain}"))
+                    asks.append((family, *rng.choice([([f"Trace {names[i]} ="], f" {chain}"),
+                                                      ([f"Trace {names[i]}:"], f" {names[i]} = {chain}")])))
             elif family == "copy":
                 key = self.key()
                 words = rng.choice(rng.choice(self.world.texts)).replace('"', "").split()
-                n = rng.randint(8, 24)
+                n = rng.randint(8, 40)
                 start = rng.randrange(max(1, len(words) - n))
                 passage = " ".join(words[start:start + n])
                 state(f'Passage {key}: "{passage}"')

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 import data
 import model as net
 
-SEED, BETAS, DECAY, WARMUP, TEXT_WEIGHT, TEXT_KEPT, FIRST_WEIGHT = 20, (0.9, 0.98), 0.05, 50, 0.1, 0.25, 3.0
+SEED, BETAS, DECAY, WARMUP, TEXT_WEIGHT, TEXT_KEPT, FIRST_WEIGHT = 20, (0.9, 0.98), 0.05, 50, 0.2, 0.125, 3.0
 EMBEDDING_RATE = 2.5    # learning rate of what is no matrix of a block, over the others'
 REPORT = 25         # steps between lines of the log
 SAVE_SECONDS = 60
@@ -40,6 +40,11 @@ STAGES = [
     (4096, 1, 3e-4, 0, 1, 0.6, 130),
     (1024, 4, 4e-4, 3e-4, 1, 0.7, 480),
     (4096, 1, 3e-4, 0, 1, 0.6, 150),
+    (256, 16, 6e-4, 6e-4, 1, 0.3, 300),
+    (1024, 4, 5e-4, 4e-4, 2, 0.25, 900),
+    (1024, 4, 5e-4, 3e-4, 2, 0.5, 1400),
+    (4096, 1, 4e-4, 1.5e-4, 2, 0.4, 400),
+    (8192, 1, 1.5e-4, 0, 2, 0.4, 140),
 ]
 
 
@@ -70,17 +75,23 @@ def loss_and_hits(model, ids, weights, positions, spans, generator):
     logits = model.logits(hidden[kept]).float()
     target = ids[:, 1:][kept]
     weight = weights[kept].clamp(min=TEXT_WEIGHT)
-    right_tokens = F.one_hot(target, logits.shape[-1]).bool()
+    loss_each = F.cross_entropy(logits, target, reduction="none")
+    good = logits.argmax(-1) == target
     index = torch.zeros(answers.shape, dtype=torch.long)
     index[kept] = torch.arange(len(target))
-    for row, places in enumerate(spans):
-        for _, first, _, choices in places:
-            for i, tokens in enumerate(choices or []):
-                right_tokens[index[row, first - 1 + i], tokens] = True
-    probability = torch.log_softmax(logits, -1).masked_fill(~right_tokens, -math.inf).logsumexp(-1)
-    loss = -(probability * weight).sum() / weight.sum()
+    several = [(index[row, first - 1 + i].item(), tokens) for row, places in enumerate(spans)
+               for _, first, _, choices in places for i, tokens in enumerate(choices or []) if len(tokens) > 1]
+    if several:
+        most = max(len(tokens) for _, tokens in several)
+        at = torch.tensor([i for i, _ in several])
+        tokens = torch.tensor([t + t[:1] * (most - len(t)) for _, t in several])
+        spare = torch.arange(most) >= torch.tensor([len(t) for _, t in several])[:, None]
+        of_choice = logits[at].log_softmax(-1).gather(1, tokens).masked_fill(spare, -math.inf).logsumexp(-1)
+        loss_each = loss_each.index_copy(0, at, -of_choice)
+        good[at] = (tokens == logits[at].argmax(-1, keepdim=True)).any(-1)
+    loss = (loss_each * weight).sum() / weight.sum()
     right = torch.ones_like(answers)
-    right[kept] = right_tokens.gather(1, logits.argmax(-1, keepdim=True))[:, 0]
+    right[kept] = good
     hits = {}
     for row, places in enumerate(spans):
         for family, first, end, _ in places:
