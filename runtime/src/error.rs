@@ -101,6 +101,18 @@ pub enum RequestError {
     /// Stop strings need text, and there is no tokenizer.
     #[error("stop strings need a tokenizer, which this model has not got")]
     StopWithoutTokenizer,
+    /// No answer is wanted.
+    #[error("0 samples: at least 1 is needed")]
+    NoSamples,
+    /// Samples of a prompt whose dropped rows are to stay dropped.
+    #[error(
+        "{samples} samples with incremental history: a prompt is computed from its first token on, \
+         unless one answer is wanted; use 1 sample, or exact history"
+    )]
+    SamplesIncremental {
+        /// Their number.
+        samples: u32,
+    },
     /// A stop string that would stop everything.
     #[error("a stop string is empty")]
     EmptyStop,

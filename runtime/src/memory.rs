@@ -43,13 +43,13 @@ impl MemoryCeiling {
         options: &RuntimeOptions,
     ) -> Result<MemoryCeiling, RuntimeError> {
         let header = model.header();
-        let shape = ModelShape::new(model, options.slots)?;
+        let shape = ModelShape::new(model, options)?;
         shape.check_draft(options.draft)?;
         let layers = layer_shapes(model, model.layouts());
         let prefill = prefill_bytes(&shape, &layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
         let threads = options.threads.unwrap_or_else(cores::default_threads) as u64;
-        let cache = SlotCache::bytes(&layers, shape.slots)
+        let cache = SlotCache::bytes(&layers, shape.slot_count())
             .ok_or_else(|| RuntimeError::Tables("the cache exceeds 64 bits".into()))?;
         let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);
         let logit_rows = (slots * (1 + u64::from(options.draft))).min(shape.max_rows.into());

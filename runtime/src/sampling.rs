@@ -136,15 +136,14 @@ impl Sampler {
         Sampler { options, choice, answer_counts: vec![0; size], in_prompt }
     }
 
-    /// Chooses the token at `position`. The logits are changed by the penalties. `None` if no logit
-    /// is a number.
+    /// Chooses the token at `position` from logits that have been penalised. `None` if none of them is a
+    /// number.
     pub fn choose(
         &mut self,
-        logits: &mut [f32],
+        logits: &[f32],
         position: u32,
         scratch: &mut SamplingScratch,
     ) -> Option<u32> {
-        self.penalise(logits);
         let token = if self.options.temperature == 0.0 {
             greedy(logits)
         } else {
@@ -157,7 +156,8 @@ impl Sampler {
         Some(token)
     }
 
-    fn penalise(&self, logits: &mut [f32]) {
+    /// Changes logits by the penalties, as far as there are any.
+    pub fn penalise(&self, logits: &mut [f32]) {
         let SamplingOptions { repetition_penalty, presence_penalty, frequency_penalty, .. } =
             self.options;
         let seen = self.answer_counts.iter().zip(&self.in_prompt);

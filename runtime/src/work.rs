@@ -8,7 +8,7 @@ use std::ops::{AddAssign, Sub};
 
 use weir_abi::{CacheLayout, RowSpans};
 
-use crate::cache::Placement;
+use crate::cache::{Placement, Seat};
 use crate::facts::{KernelFacts, SegmentFacts, WorkFacts};
 use crate::forward::{ModelShape, StepRow};
 use crate::{CompiledModel, RuntimeError};
@@ -198,7 +198,9 @@ impl WorkCounter {
             // A layer that would drop rows keeps all while it computes.
             let dense =
                 shape.direct_rows < length && layout.prompt_rows() < length && layout.window == 0;
-            let read = |p: u32| if dense { u64::from(p) + 1 } else { read(&placement.spans(0, p)) };
+            let read = |p: u32| {
+                if dense { u64::from(p) + 1 } else { read(&placement.spans(Seat::default(), p)) }
+            };
             let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
             self.loads.kinds[*kind] += Load {
                 calls: tiles,
@@ -220,7 +222,8 @@ fn step_load(layout: &CacheLayout, rows: &[StepRow]) -> Load {
     let mut load = Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
     for sequence in rows.chunk_by(|a, b| a.slot == b.slot) {
         let placement = Placement::new(layout, sequence[0].prompt_rows);
-        let reads = sequence.iter().map(|row| read(&placement.spans(row.slot, row.position)));
+        let reads =
+            sequence.iter().map(|row| read(&placement.spans(Seat::own(row.slot), row.position)));
         let mut most = 0;
         for rows in reads {
             load.attended += rows;

@@ -94,7 +94,7 @@ fn answers(
     order: Order,
 ) -> Result<BTreeMap<usize, Vec<u32>>> {
     let options =
-        RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None, draft: 0 };
+        RuntimeOptions { slots: Some(slots), threads: Some(threads), ..RuntimeOptions::default() };
     let mut engine = model.engine(&options)?;
     let vocabulary = model.compiled().header().vocabulary;
     let request = |number: usize| {

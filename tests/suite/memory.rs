@@ -160,7 +160,8 @@ fn int4_is_counted() -> Result<()> {
         weir::write_model(&shape, 1, &model, &weir::Progress::new(true))?;
         let bytes = |kv: String, format: weir::KvTypeOption| -> Result<u64> {
             let setup = Setup { kv, kv_dtype: Some(format), slots: 1, ..Setup::exact(CONTEXT) };
-            let options = RuntimeOptions { slots: Some(1), threads: Some(1), isa: None, draft: 0 };
+            let options =
+                RuntimeOptions { slots: Some(1), threads: Some(1), ..RuntimeOptions::default() };
             Ok(setup.load(&model)?.forward(&options)?.cache_bytes())
         };
         let width = head_width as u64;

@@ -155,7 +155,7 @@ fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
         kv_dtype: Some(format),
         ..Setup::exact(320)
     };
-    let options = RuntimeOptions { slots: Some(2), threads: Some(2), isa: None, draft: 0 };
+    let options = RuntimeOptions { slots: Some(2), threads: Some(2), ..RuntimeOptions::default() };
     let cases = read(&folder)?;
     let whole = setup(POLICIES[0], formats[0]).load(&folder)?;
     let candidate = |kv: &str, format: weir::KvTypeOption, forward: Forward| Candidate {

@@ -24,14 +24,18 @@
 //! Ranges come in ascending row order and adjacent ones are merged, so that they depend on the
 //! position and nothing else, and an elastic cache that has dropped nothing reads exactly the one
 //! range that a full cache reads. Where rows below S+K have a number format of their own, no range goes
-//! from them to others.
+//! from them to others. Nor does one go from the whole tiles of a block that nothing is written to after
+//! the prompt (L > C, or a fixed ring) to the rows behind: those tiles may be another slot's, which
+//! samples of one prompt share ([`Seat`]), and a sample has the sums of a sequence by itself.
 
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-use weir_abi::{CacheLayout, CachePolicy, CacheRange, MAX_RANGES, RowSpans};
+use weir_abi::{CacheLayout, CachePolicy, CacheRange, KEY_TILE, MAX_RANGES, RowSpans};
+
+use super::pools::Seat;
 
 /// The numbers of one sequence in one layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +60,21 @@ pub struct Placement {
     window: u32,
     /// N: rows behind the ring.
     reservoir: u32,
-    /// S+K if these rows have a number format of their own, else 0.
-    block_rows: u32,
+    /// Rows that no range goes from to others: S+K if these have a number format of their own, whole
+    /// tiles of them if nothing is written there after the prompt, else 0.
+    split: u32,
+    /// Whether those in front of [`block_end`] are never written after the prompt.
+    is_closed: bool,
+}
+
+/// End of the rows of a layout that samples of one prompt may share: S+K if these have a number format
+/// of their own, and otherwise as many of them as are whole tiles; 0 where nothing is dropped.
+pub(super) fn block_end(layout: &CacheLayout) -> u32 {
+    if layout.block_rows != 0 {
+        return layout.block_rows;
+    }
+    let drops = CachePolicy::from_number(layout.policy).is_some_and(CachePolicy::drops_rows);
+    if drops { (layout.sinks + layout.selected) / KEY_TILE as u32 * KEY_TILE as u32 } else { 0 }
 }
 
 /// How many rows of a sequence a layout still holds.
@@ -99,7 +116,8 @@ impl Placement {
             ring_first: 0,
             window: layout.window,
             reservoir: 0,
-            block_rows: layout.block_rows,
+            split: layout.block_rows,
+            is_closed: true,
         };
         match CachePolicy::from_number(layout.policy) {
             // One ring over all rows: a full cache never wraps, a window's ring does.
@@ -114,11 +132,17 @@ impl Placement {
                 } else {
                     (sinks + selected, sinks, recent + growth + in_flight)
                 };
+                let end = block_end(layout);
+                let is_settled = layout.elastic == 0 || prompt > layout.prompt_rows();
+                let is_apart = layout.block_rows != 0 || (layout.reselect == 0 && is_settled);
+                let is_closed = end == 0 || (is_apart && prompt >= sinks && ring_base >= end);
                 Placement {
                     sinks,
                     selected: valid,
                     ring_first: ring_anchor.max(prompt.saturating_sub(recent)),
                     reservoir,
+                    split: if is_apart { end } else { 0 },
+                    is_closed: is_closed && layout.reselect == 0,
                     ..ring(ring_base, ring_anchor, ring_rows)
                 }
             }
@@ -166,12 +190,26 @@ impl Placement {
         self.reservoir > 0 && self.left(n) > 0
     }
 
-    /// What the row at position `p` writes and reads, in slot `slot`.
+    /// Whether samples of the prompt can read one copy of its block, and need only a ring each.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// The row behind the last one that was ever written when `n` rows have been produced.
+    pub fn written(&self, n: u32) -> u32 {
+        if n <= self.ring_anchor {
+            n
+        } else {
+            self.ring_base + self.ring_rows.min(n - self.ring_anchor)
+        }
+    }
+
+    /// What the row at position `p` writes and reads, of a sequence at `seat`.
     ///
     /// Positions before `p` have been written, later ones of the prompt perhaps as well: they are
     /// not read.
-    pub fn spans(&self, slot: u32, p: u32) -> RowSpans {
-        let mut ranges = Ranges::new(slot, self.block_rows);
+    pub fn spans(&self, seat: Seat, p: u32) -> RowSpans {
+        let mut ranges = Ranges::new(seat, self.split);
         let end = p + 1;
         ranges.push(0, self.sinks.min(end));
         // Of a prompt that fits, the selected rows are its own positions; later all are there.
@@ -185,9 +223,10 @@ impl Placement {
         let reservoir_first = self.ring_base + self.ring_rows;
         let left = if self.has_sample(end) { self.left(end) } else { 0 };
         ranges.push(reservoir_first, left.min(self.reservoir));
+        let write_row = self.row(p);
         RowSpans {
-            write_slot: slot,
-            write_row: self.row(p),
+            write_slot: if write_row < self.split { seat.block } else { seat.ring },
+            write_row,
             leaving_rank: left,
             leaving_position: if left == 0 { 0 } else { p - self.ring_rows },
             reservoir_first,
@@ -256,7 +295,7 @@ impl Placement {
         if n == 0 {
             return KeptRows::default();
         }
-        let spans = self.spans(0, n - 1);
+        let spans = self.spans(Seat::default(), n - 1);
         let kept = spans.ranges[..spans.range_count as usize].iter().map(|range| range.rows).sum();
         let readable = if self.window == 0 { n } else { n.min(self.window) };
         KeptRows { kept, dropped: readable.saturating_sub(kept) }
@@ -265,16 +304,16 @@ impl Placement {
 
 /// Ranges being collected in ascending row order.
 struct Ranges {
-    slot: u32,
-    /// Ranges end here.
+    seat: Seat,
+    /// Ranges end here; rows before are the block's, others the ring's.
     split: u32,
     count: usize,
     ranges: [CacheRange; MAX_RANGES],
 }
 
 impl Ranges {
-    fn new(slot: u32, split: u32) -> Ranges {
-        Ranges { slot, split, count: 0, ranges: [CacheRange::default(); MAX_RANGES] }
+    fn new(seat: Seat, split: u32) -> Ranges {
+        Ranges { seat, split, count: 0, ranges: [CacheRange::default(); MAX_RANGES] }
     }
 
     fn push(&mut self, first: u32, rows: u32) {
@@ -294,7 +333,8 @@ impl Ranges {
             last.rows += rows;
             return;
         }
-        self.ranges[self.count] = CacheRange { slot: self.slot, first, rows };
+        let slot = if first < self.split { self.seat.block } else { self.seat.ring };
+        self.ranges[self.count] = CacheRange { slot, first, rows };
         self.count += 1;
     }
 }

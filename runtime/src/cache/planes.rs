@@ -1,6 +1,7 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows. Where the
+//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows, and
+//! `[key/value head][slot][row]` where some slots have no block of their own ([`Pool`]). Where the
 //! immutable block has a number format of its own, its rows come first, then the ring's from the tile on
 //! in which the block ends: row numbers and the places where tiles begin are those of any cache. A page
 //! that no row was ever written to costs address space only, but the memory ceiling counts all of it.
@@ -15,6 +16,8 @@ use std::ops::Range;
 use memmap2::{Advice, MmapMut};
 use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
+use super::placement::{Placement, block_end};
+use super::pools::{Pool, Seat};
 use crate::RuntimeError;
 use crate::team::{LayerPlanes, PlaneStrides};
 
@@ -52,9 +55,52 @@ pub struct LayerShape {
     pub layout: CacheLayout,
 }
 
+/// How many sequences a cache has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotCount {
+    /// Sequences.
+    pub slots: u32,
+    /// How many of them can have a block of their own; at least one.
+    pub blocks: u32,
+}
+
+impl SlotCount {
+    /// That of so many sequences, each with a block.
+    pub fn whole(slots: u32) -> SlotCount {
+        SlotCount { slots, blocks: slots }
+    }
+}
+
 impl LayerShape {
     fn strides(&self) -> Option<PlaneStrides> {
         strides(&self.kind, self.layout.rows.into(), self.layout.block_rows)
+    }
+
+    /// Distances in planes of a pool.
+    fn pooled(&self, pool: &Pool) -> Option<PlaneStrides> {
+        if pool.is_whole() {
+            return self.strides();
+        }
+        let LayerShape { kind, layout } = self;
+        let tile = |row_bytes: u32| u64::from(row_bytes).checked_mul(KEY_TILE as u64);
+        let (key_slot, value_slot) = (tile(kind.key_row_bytes)?, tile(kind.value_row_bytes)?);
+        // Behind the block's memory lies the tile in which the block ends.
+        let ring = |tile: u64| match layout.block_rows {
+            0 => 0,
+            rows => pool
+                .block_tiles()
+                .wrapping_sub(u64::from(rows) / KEY_TILE as u64)
+                .wrapping_mul(tile),
+        };
+        Some(PlaneStrides {
+            key_slot,
+            key_head: key_slot.checked_mul(pool.length()?)?,
+            value_slot,
+            value_head: value_slot.checked_mul(pool.length()?)?,
+            key_ring: ring(key_slot),
+            value_ring: ring(value_slot),
+            block_rows: layout.block_rows,
+        })
     }
 }
 
@@ -62,6 +108,7 @@ struct LayerBlock {
     keys: Range<usize>,
     values: Range<usize>,
     strides: PlaneStrides,
+    pool: Pool,
     /// Selected positions of all slots, `[slot][kv_head][K]`.
     positions: Range<usize>,
     positions_slot: usize,
@@ -118,47 +165,89 @@ fn head_bytes(rows: u64, block_rows: u32, [block, ring]: [u32; 2]) -> Option<Hea
     })
 }
 
-/// Bytes of one layer's planes and selected positions for one slot.
-fn slot_bytes(shape: &LayerShape) -> Option<u64> {
-    let strides = shape.strides()?;
-    let positions =
-        u64::from(shape.kind.kv_heads).checked_mul(shape.layout.selected.into())?.checked_mul(4)?;
-    strides.key_slot.checked_add(strides.value_slot)?.checked_add(positions)
+/// How the slots of every layer lie in its planes: alike in all layers of a layout.
+fn pools(layers: &[LayerShape], count: SlotCount) -> Option<Vec<Pool>> {
+    let SlotCount { slots, blocks } = count;
+    let pool = |shape: &LayerShape| {
+        let alike = layers.iter().filter(|other| other.layout == shape.layout);
+        Pool::new(&shape.layout, alike.map(|other| other.kind), slots, blocks)
+    };
+    layers.iter().map(pool).collect()
+}
+
+/// Bytes of a layer's planes of keys and of values.
+fn plane_bytes(pool: &Pool, strides: &PlaneStrides, heads: u32) -> Option<[u64; 2]> {
+    let (key, value, count) = if pool.is_whole() {
+        (strides.key_slot, strides.value_slot, pool.length()?)
+    } else {
+        (strides.key_head, strides.value_head, heads.into())
+    };
+    Some([key.checked_mul(count)?, value.checked_mul(count)?])
+}
+
+/// Selected positions of a slot, in values.
+fn positions_of_slot(shape: &LayerShape) -> Option<u64> {
+    u64::from(shape.kind.kv_heads).checked_mul(shape.layout.selected.into())
+}
+
+/// Where whole tiles of these rows lie behind row 0 of a slot's head, in bytes: those of the block's
+/// format, and those of the ring's. Rows have so many bytes in the one and the other.
+fn parts_of_head(
+    rows: &Range<u32>,
+    block_rows: u32,
+    ring: u64,
+    row_bytes: [u32; 2],
+) -> [Range<usize>; 2] {
+    let tiles = |first: u32, end: u32, row: u32, before: u64| {
+        let first = first / KEY_TILE as u32 * KEY_TILE as u32;
+        let end = u64::from(end).next_multiple_of(KEY_TILE as u64);
+        let place = |row_number: u64| before.wrapping_add(row_number * u64::from(row)) as usize;
+        place(first.into())..place(end)
+    };
+    let in_front = rows.end.min(block_rows);
+    let block =
+        if rows.start < in_front { tiles(rows.start, in_front, row_bytes[0], 0) } else { 0..0 };
+    let behind = rows.start.max(block_rows);
+    let ring = if behind < rows.end { tiles(behind, rows.end, row_bytes[1], ring) } else { 0..0 };
+    [block, ring]
 }
 
 impl SlotCache {
-    /// Bytes that a cache of these layers and `slots` slots takes; `None` if they do not fit into
-    /// 64 bits.
-    pub fn bytes(layers: &[LayerShape], slots: u32) -> Option<u64> {
-        layers.iter().try_fold(0_u64, |sum, shape| {
-            sum.checked_add(slot_bytes(shape)?.checked_mul(slots.into())?)
+    /// Bytes that a cache of these layers takes; `None` if they do not fit into 64 bits.
+    pub fn bytes(layers: &[LayerShape], count: SlotCount) -> Option<u64> {
+        layers.iter().zip(pools(layers, count)?).try_fold(0_u64, |sum, (shape, pool)| {
+            let strides = shape.pooled(&pool)?;
+            let [keys, values] = plane_bytes(&pool, &strides, shape.kind.kv_heads)?;
+            let positions = positions_of_slot(shape)?.checked_mul(u64::from(count.blocks) * 4)?;
+            sum.checked_add(keys)?.checked_add(values)?.checked_add(positions)
         })
     }
 
     /// Maps the cache.
-    pub fn new(layers: &[LayerShape], slots: u32) -> Result<SlotCache, RuntimeError> {
+    pub fn new(layers: &[LayerShape], count: SlotCount) -> Result<SlotCache, RuntimeError> {
         let too_large =
             || RuntimeError::Tables("the cache is larger than the address space".into());
-        let total = Self::bytes(layers, slots)
+        let total = Self::bytes(layers, count)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .ok_or_else(too_large)?;
         let (mut next, mut next_position) = (0_usize, 0_usize);
         let mut blocks = Vec::with_capacity(layers.len());
-        for shape in layers {
-            let strides = shape.strides().ok_or_else(too_large)?;
-            let mut plane = |slot_bytes: u64| {
+        for (shape, pool) in layers.iter().zip(pools(layers, count).ok_or_else(too_large)?) {
+            let strides = shape.pooled(&pool).ok_or_else(too_large)?;
+            let bytes = plane_bytes(&pool, &strides, shape.kind.kv_heads).ok_or_else(too_large)?;
+            let [keys, values] = bytes.map(|bytes| {
                 let start = next;
-                next += (slot_bytes * u64::from(slots)) as usize;
+                next += bytes as usize;
                 start..next
-            };
-            let (keys, values) = (plane(strides.key_slot), plane(strides.value_slot));
-            let positions_slot = (shape.kind.kv_heads * shape.layout.selected) as usize;
+            });
+            let positions_slot = positions_of_slot(shape).ok_or_else(too_large)? as usize;
             let first = next_position;
-            next_position += positions_slot * slots as usize;
+            next_position += positions_slot * count.blocks as usize;
             blocks.push(LayerBlock {
                 keys,
                 values,
                 strides,
+                pool,
                 positions: first..next_position,
                 positions_slot,
             });
@@ -166,8 +255,14 @@ impl SlotCache {
         let bytes = MmapMut::map_anon(total.max(1)).map_err(|error| {
             RuntimeError::Machine(format!("cannot map {total} bytes for the cache: {error}"))
         })?;
-        let widest =
-            blocks.iter().map(|block| block.strides.key_head.max(block.strides.value_head));
+        // Rows of a head of one slot lie together.
+        let widest = blocks.iter().map(|block| {
+            let PlaneStrides { key_head, value_head, key_slot, value_slot, .. } = block.strides;
+            match block.pool.is_whole() {
+                true => key_head.max(value_head),
+                false => key_slot.max(value_slot).saturating_mul(block.pool.slot_tiles()),
+            }
+        });
         let fits = widest.max().is_some_and(|head| head <= LARGE_PAGE);
         let most_rows = layers.iter().map(|shape| shape.layout.rows).max();
         let long_prompt = most_rows.filter(|_| fits).map(|rows| rows / LONG_PROMPT);
@@ -212,7 +307,59 @@ impl SlotCache {
         })
     }
 
-    /// Planes of a layer, and the positions of the rows selected in a slot.
+    /// The number of a slot in a layer's planes.
+    pub fn number(&self, layer: usize, slot: u32) -> u32 {
+        self.layers[layer].pool.number(slot)
+    }
+
+    /// Where a layer's rows lie of a sequence in `slot` that reads the block of `block`.
+    pub fn seat(&self, layer: usize, slot: u32, block: u32) -> Seat {
+        let pool = &self.layers[layer].pool;
+        Seat { block: pool.number(block), ring: pool.number(slot) }
+    }
+
+    /// Copies what a prompt of `prompt_rows` rows has left in slot `from` to slot `to`, as the layouts
+    /// of these layers keep it: all of it, or without the rows of the block that `to` is to share.
+    pub fn copy(
+        &mut self,
+        layers: &[LayerShape],
+        prompt_rows: u32,
+        [from, to]: [u32; 2],
+        shares: bool,
+    ) {
+        for (block, shape) in self.layers.iter().zip(layers) {
+            let LayerShape { kind, layout } = shape;
+            let first = if shares { block_end(layout) } else { 0 };
+            let rows = first..Placement::new(layout, prompt_rows).written(prompt_rows);
+            let [from_number, to_number] = [from, to].map(|slot| block.pool.number(slot) as usize);
+            let PlaneStrides { key_head, key_slot, key_ring, block_rows, .. } = block.strides;
+            let PlaneStrides { value_head, value_slot, value_ring, .. } = block.strides;
+            let keys = [kind.block_key_row_bytes, kind.key_row_bytes];
+            let values = [kind.block_value_row_bytes, kind.value_row_bytes];
+            for (plane, head_bytes, slot_bytes, ring, row_bytes) in [
+                (&block.keys, key_head, key_slot, key_ring, keys),
+                (&block.values, value_head, value_slot, value_ring, values),
+            ] {
+                let parts = parts_of_head(&rows, block_rows, ring, row_bytes);
+                for head in 0..kind.kv_heads as usize {
+                    let start = plane.start + head * head_bytes as usize;
+                    let [from, to] =
+                        [from_number, to_number].map(|number| start + number * slot_bytes as usize);
+                    for part in &parts {
+                        let bytes = from + part.start..from + part.end;
+                        self.bytes.copy_within(bytes, to + part.start);
+                    }
+                }
+            }
+            if !shares {
+                let [from, to] = [from, to]
+                    .map(|slot| block.positions.start + slot as usize * block.positions_slot);
+                self.positions.copy_within(from..from + block.positions_slot, to);
+            }
+        }
+    }
+
+    /// Planes of a layer, and the positions of the rows selected in a slot that has a block.
     pub fn planes_and_positions(
         &mut self,
         layer: usize,
@@ -227,13 +374,14 @@ impl SlotCache {
         (LayerPlanes { keys, values, strides: block.strides }, positions)
     }
 
-    /// Fills every slot with the first `rows` rows, whole tiles of them, of another cache's first slot,
-    /// over and over. Layers have the same heads and rows of the same bytes; the other cache has no
+    /// Fills every slot, each with a block, with the first `rows` rows, whole tiles of them, of another
+    /// cache's first slot, over and over. Layers have the same heads and rows of the same bytes; the other cache has no
     /// block with a number format of its own, and where this one has, it holds the same numbers
     /// everywhere.
     pub fn repeat(&mut self, other: &SlotCache, rows: u32, kinds: &[KindEntry]) {
         let rows = rows as usize / KEY_TILE * KEY_TILE;
         for ((own, source), kind) in self.layers.iter().zip(&other.layers).zip(kinds) {
+            assert!(own.pool.is_whole(), "every slot has a block");
             let (to, from) = (own.strides, source.strides);
             let in_front = u64::from(to.block_rows) / KEY_TILE as u64 * KEY_TILE as u64;
             let ring = |ring: u64, row: u64| ring.wrapping_add(in_front * row);

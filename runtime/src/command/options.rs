@@ -50,7 +50,8 @@ pub struct RuntimeArguments {
 impl RuntimeArguments {
     /// The options of the library.
     pub fn resolve(&self) -> RuntimeOptions {
-        RuntimeOptions { slots: self.slots, threads: self.threads, isa: self.isa, draft: 0 }
+        let RuntimeArguments { slots, threads, isa } = *self;
+        RuntimeOptions { slots, threads, isa, ..RuntimeOptions::default() }
     }
 }
 

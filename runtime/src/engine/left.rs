@@ -51,13 +51,15 @@ pub(super) enum Beginning {
     Behind(Past),
     /// The same behind what is left of them.
     BehindSome(Past),
+    /// With all of its so many rows computed for another sample of it.
+    Copied(u32),
 }
 
 impl Beginning {
     /// Rows that need not be computed.
     pub fn rows(self) -> u32 {
         match self {
-            Beginning::Alike(rows) => rows,
+            Beginning::Alike(rows) | Beginning::Copied(rows) => rows,
             Beginning::Behind(past) | Beginning::BehindSome(past) => past.rows,
         }
     }
@@ -82,7 +84,12 @@ impl Slots {
         self.left[slot as usize] = Some((self.count, rows));
     }
 
-    /// Nothing lies there any more, as far as requests are concerned.
+    /// Nothing lies in a slot any more, as far as requests are concerned.
+    pub fn forget(&mut self, slot: u32) {
+        self.left[slot as usize] = None;
+    }
+
+    /// Nothing lies anywhere any more, as far as requests are concerned.
     pub fn clear(&mut self) {
         self.left.fill_with(|| None);
     }

@@ -10,6 +10,8 @@
 
 mod left;
 mod request;
+mod samples;
+mod sequence;
 #[cfg(test)]
 mod tests;
 
@@ -19,85 +21,15 @@ use weir_tokenizer::Tokenizer;
 
 use left::{Beginning, LeftRows, Slots, Wanted};
 pub use request::{Completion, Event, FinishReason, History, Request, RequestId, Usage};
+use sequence::{Choice, Guesses, Sequence};
 
 use crate::drafts::Drafter;
-use crate::error::{RequestError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::forward::{LongPrompt, Past, StepFault, StepModel, StepRow};
-use crate::sampling::{Sampler, SamplingScratch};
-use crate::scheduler::{Admission, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan};
-use crate::text::TextStream;
-
-struct Sequence {
-    /// The prompt's tokens, then those chosen.
-    tokens: Vec<u32>,
-    prompt_rows: u32,
-    /// Rows up to the end of what was computed as a prompt last, by which rows lie in the slot.
-    laid_out: u32,
-    /// Where its own last tokens begin as a prompt, while rows are selected anew by them.
-    anew: Option<Past>,
-    history: History,
-    /// How the prompt began in its slot.
-    beginning: Beginning,
-    max_tokens: u32,
-    /// What may follow the tokens; computed with them in the next step as far as there is room.
-    draft: Vec<u32>,
-    /// Guesses that were computed, and those of them that were right.
-    drafted: u32,
-    accepted: u32,
-    sampler: Sampler,
-    text: Option<TextStream>,
-    stop_tokens: Vec<u32>,
-    rotary_set: u32,
-}
-
-impl Sequence {
-    /// Tokens chosen.
-    fn chosen(&self) -> u32 {
-        self.tokens.len() as u32 - self.prompt_rows
-    }
-
-    /// Rows in the cache: the last chosen token has none yet. Nothing before the first is chosen, and
-    /// while they are being selected anew.
-    fn past(&self) -> Option<Past> {
-        let rows = self.tokens.len() as u32 - 1;
-        let is_whole = self.chosen() > 0 && self.anew.is_none();
-        is_whole.then_some(Past { rows, prompt_rows: self.laid_out })
-    }
-
-    /// Guesses what follows, no further than the answer may go: the last token of the step is chosen and
-    /// not guessed. Returns how many tokens that are.
-    fn guess(&mut self, guesses: &mut Guesses) -> u32 {
-        self.draft.clear();
-        let most = guesses.most.min(self.max_tokens - self.chosen() - 1) as usize;
-        guesses.drafter.draft(&self.tokens, most, &mut self.draft);
-        self.draft.truncate(most);
-        self.draft.len() as u32
-    }
-
-    /// What its prompt, or its own last tokens, go on behind.
-    fn behind(&self) -> Option<Past> {
-        self.anew.or(match self.beginning {
-            Beginning::Alike(_) => None,
-            Beginning::Behind(past) | Beginning::BehindSome(past) => Some(past),
-        })
-    }
-}
-
-/// What a sequence's next token turned out to be.
-enum Choice {
-    /// The one that was guessed: the next row's logits are right.
-    Guessed,
-    /// Another one, or nothing was guessed.
-    Other,
-    /// The last one, or none.
-    Last,
-}
-
-/// Who guesses tokens ahead, and how many.
-struct Guesses {
-    most: u32,
-    drafter: Box<dyn Drafter + Send>,
-}
+use crate::sampling::SamplingScratch;
+use crate::scheduler::{
+    Admission, Held, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan,
+};
 
 /// A model that serves requests.
 pub struct Engine<M> {
@@ -117,7 +49,9 @@ pub struct Engine<M> {
     guesses: Option<Guesses>,
     piece: String,
     /// Requests that were cancelled since the last step, and the slots that they held.
-    cancelled: VecDeque<(u64, Option<u32>)>,
+    cancelled: VecDeque<(u64, Option<Held>)>,
+    /// Samples whose prompt has been computed in a step, or could not be.
+    samples: Vec<(u64, Held)>,
     /// What finished requests have left.
     left: Slots,
 }
@@ -131,6 +65,7 @@ impl<M: StepModel> Engine<M> {
         let chosen = rows.min(shape.slots as usize);
         let scheduler = Scheduler::new(SchedulerLimits {
             slots: shape.slots,
+            blocks: shape.blocks,
             rows: shape.max_rows,
             direct_rows: shape.direct_rows,
         });
@@ -151,6 +86,7 @@ impl<M: StepModel> Engine<M> {
             guesses: None,
             piece: String::new(),
             cancelled: VecDeque::new(),
+            samples: Vec::new(),
             left,
         }
     }
@@ -194,84 +130,20 @@ impl<M: StepModel> Engine<M> {
         self.sequences.is_empty() && self.cancelled.is_empty()
     }
 
-    /// Checks a request and queues it.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
-        let shape = self.model.shape();
-        let Request {
-            prompt: mut tokens,
-            max_tokens,
-            sampling,
-            choice,
-            stop,
-            stop_tokens,
-            ignore_eos,
-            history,
-        } = request;
-        let prompt = &tokens;
-        if prompt.is_empty() {
-            return Err(RequestError::Empty);
-        }
-        let context = shape.context;
-        if prompt.len() > context as usize {
-            return Err(RequestError::TooLong { rows: prompt.len(), context });
-        }
-        let vocabulary = shape.vocabulary;
-        if let Some(index) = prompt.iter().position(|token| *token >= vocabulary) {
-            return Err(RequestError::UnknownToken { index, token: prompt[index], vocabulary });
-        }
-        sampling.check()?;
-        if stop.iter().any(String::is_empty) {
-            return Err(RequestError::EmptyStop);
-        }
-        if !stop.is_empty() && self.tokenizer.is_none() {
-            return Err(RequestError::StopWithoutTokenizer);
-        }
-        let mut ends = stop_tokens;
-        if !ignore_eos {
-            ends.extend_from_slice(&self.eos);
-        }
-        // The last token needs no row, so there is room for one more than rows are left.
-        let room = context - prompt.len() as u32 + 1;
-        let max_tokens = max_tokens.unwrap_or(u32::MAX).clamp(1, room);
-        let prompt_rows = prompt.len() as u32;
-        let sampler = Sampler::new(sampling, choice, prompt, vocabulary as usize);
-        tokens.reserve_exact(max_tokens as usize);
-        let sequence = Sequence {
-            rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),
-            sampler,
-            text: self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, stop)),
-            max_tokens,
-            draft: Vec::with_capacity(self.guesses.as_ref().map_or(0, |all| all.most as usize)),
-            drafted: 0,
-            accepted: 0,
-            stop_tokens: ends,
-            tokens,
-            prompt_rows,
-            laid_out: prompt_rows,
-            anew: None,
-            history,
-            beginning: Beginning::Alike(0),
-        };
-        let id = self.next_id;
-        self.next_id += 1;
-        self.scheduler.submit(id, prompt_rows);
-        self.sequences.insert(id, sequence);
-        Ok(RequestId(id))
-    }
-
     /// Ends a request early; the next step reports it. Unknown and finished ones are ignored.
     pub fn cancel(&mut self, id: RequestId) {
         let is_new = self.cancelled.iter().all(|(cancelled, _)| *cancelled != id.0);
         if self.sequences.contains_key(&id.0) && is_new {
-            let slot = self.scheduler.remove(id.0);
-            self.cancelled.push_back((id.0, slot));
+            self.hand_over(id.0);
+            let held = self.scheduler.remove(id.0);
+            self.cancelled.push_back((id.0, held));
         }
     }
 
     /// Runs one step and reports what happened to whom. `false` when there is nothing left to do.
     pub fn step(&mut self, mut report: impl FnMut(RequestId, Event<'_>)) -> bool {
-        while let Some((id, slot)) = self.cancelled.pop_front() {
-            self.finish(id, slot, FinishReason::Cancelled, &mut report);
+        while let Some((id, held)) = self.cancelled.pop_front() {
+            self.finish(id, held, FinishReason::Cancelled, &mut report);
         }
         let mut plan = std::mem::take(&mut self.plan);
         self.plan(&mut plan);
@@ -337,7 +209,12 @@ impl<M: StepModel> Engine<M> {
         }
         for index in 0..self.sampled.len() {
             let (planned, row) = self.sampled[index];
-            self.choose_guessed(planned, row, report);
+            let sequence = self.sequences.get(&planned.sequence);
+            if sequence.is_some_and(|sequence| sequence.chosen() == 0) {
+                self.choose_first(planned.sequence, row, report);
+            } else {
+                self.choose_guessed(planned, row, report);
+            }
         }
     }
 
@@ -388,11 +265,15 @@ impl<M: StepModel> Engine<M> {
         match outcome {
             Ok(false) => {}
             Ok(true) => {
-                if let Some(sequence) = self.sequences.get_mut(&tile.sequence) {
-                    sequence.anew = None;
-                }
+                let Some(sequence) = self.sequences.get_mut(&tile.sequence) else { return };
+                sequence.anew = None;
+                let is_first = sequence.chosen() == 0;
                 self.scheduler.finish_long_prompt(tile.sequence);
-                self.choose(tile.sequence, 0, None, report);
+                if is_first {
+                    self.choose_first(tile.sequence, 0, report);
+                } else {
+                    self.choose(tile.sequence, 0, None, report);
+                }
             }
             Err(fault) => self.fail(tile.sequence, fault, report),
         }
@@ -411,6 +292,9 @@ impl<M: StepModel> Engine<M> {
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
         let position = sequence.tokens.len() as u32;
+        if !sequence.is_penalised() {
+            sequence.sampler.penalise(logits);
+        }
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
             self.fail(id, StepFault::LogitsNotFinite, report);
             return Choice::Last;
@@ -435,28 +319,28 @@ impl<M: StepModel> Engine<M> {
             self.reselect(id);
             return if is_guessed { Choice::Guessed } else { Choice::Other };
         };
-        let slot = self.scheduler.remove(id);
-        self.finish(id, slot, reason, report);
+        let held = self.scheduler.remove(id);
+        self.finish(id, held, reason, report);
         Choice::Last
     }
 
     /// Has a sequence's rows selected anew, by its own last tokens, if its slot has no room for the
     /// next one.
     fn reselect(&mut self, id: u64) {
-        let slot = self.scheduler.slot(id);
-        let Some((sequence, slot)) = self.sequences.get_mut(&id).zip(slot) else { return };
-        sequence.anew = sequence.past().and_then(|past| self.model.reselects(slot, past));
+        let held = self.scheduler.held(id);
+        let Some((sequence, held)) = self.sequences.get_mut(&id).zip(held) else { return };
+        sequence.anew = sequence.past().and_then(|past| self.model.reselects(held.slot, past));
         if sequence.anew.is_some() {
             sequence.laid_out = sequence.tokens.len() as u32;
             self.scheduler.reselect(id, sequence.laid_out);
         }
     }
 
-    /// Reports the end of a request, and leaves its rows in the slot that it held.
+    /// Reports the end of a request, and leaves its rows in the slot that it held, if all are there.
     fn finish(
         &mut self,
         id: u64,
-        slot: Option<u32>,
+        held: Option<Held>,
         mut reason: FinishReason,
         report: &mut impl FnMut(RequestId, Event<'_>),
     ) {
@@ -467,8 +351,8 @@ impl<M: StepModel> Engine<M> {
         {
             reason = FinishReason::Stop;
         }
-        let held = slot.zip(sequence.past());
-        let kept = held.map(|(slot, past)| self.model.kept(slot, past)).unwrap_or_default();
+        let held = held.zip(sequence.past());
+        let kept = held.map(|(held, past)| self.model.kept(held.slot, past)).unwrap_or_default();
         let usage = Usage {
             prompt_tokens: sequence.prompt_rows,
             completion_tokens: sequence.chosen(),
@@ -477,12 +361,14 @@ impl<M: StepModel> Engine<M> {
             accepted_tokens: sequence.accepted,
             history: match sequence.beginning {
                 Beginning::BehindSome(_) => History::Incremental,
-                Beginning::Alike(_) | Beginning::Behind(_) => History::Exact,
+                _ => History::Exact,
             },
             kv_rows_kept: kept.kept,
             kv_rows_dropped: kept.dropped,
         };
-        if let Some((slot, Past { rows, prompt_rows })) = held {
+        if let Some((Held { slot, block }, Past { rows, prompt_rows })) = held
+            && slot == block
+        {
             let Sequence { mut tokens, rotary_set, .. } = sequence;
             tokens.truncate(rows as usize);
             self.left.leave(slot, LeftRows { tokens, prompt_rows, rotary_set });
@@ -490,16 +376,8 @@ impl<M: StepModel> Engine<M> {
         report(RequestId(id), Event::Finished { text: &self.piece, reason, usage });
     }
 
-    fn fail(&mut self, id: u64, fault: StepFault, report: &mut impl FnMut(RequestId, Event<'_>)) {
-        self.scheduler.remove(id);
-        if self.sequences.remove(&id).is_some() {
-            report(RequestId(id), Event::Failed(fault));
-        }
-    }
-
     /// Serves these requests, and whatever else is queued, and returns their answers in order.
     pub fn generate(&mut self, requests: Vec<Request>) -> Result<Vec<Completion>, RuntimeError> {
-        let mut answers = HashMap::new();
         let mut ids = Vec::with_capacity(requests.len());
         for request in requests {
             match self.submit(request) {
@@ -510,9 +388,14 @@ impl<M: StepModel> Engine<M> {
                 }
             }
         }
-        for id in &ids {
-            answers.insert(*id, Answer::default());
-        }
+        self.complete(&ids)
+    }
+
+    /// Serves these requests, none of which has had a token yet, and whatever else is queued, and returns
+    /// their answers in order.
+    pub fn complete(&mut self, ids: &[RequestId]) -> Result<Vec<Completion>, RuntimeError> {
+        let mut answers: HashMap<RequestId, Answer> =
+            ids.iter().map(|id| (*id, Answer::default())).collect();
         let mut open = ids.len();
         while open > 0 {
             self.step(|id, event| {

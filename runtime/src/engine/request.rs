@@ -94,7 +94,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens chosen, an end token included.
     pub completion_tokens: u32,
-    /// Tokens of the prompt whose rows an earlier request had left in the cache.
+    /// Tokens of the prompt whose rows were in the cache: an earlier request had left them there, or the
+    /// first of several samples had computed them.
     pub reused_tokens: u32,
     /// Tokens that were guessed ahead of the answer, each at the cost of a row of a step. Unlike the
     /// others this depends on who else is served.

@@ -2,6 +2,7 @@
 //! that the placement says a row reads.
 
 mod guesses;
+mod samples;
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use proptest::prelude::*;
 use weir_abi::{CacheLayout, CachePolicy};
 
 use super::*;
-use crate::cache::{KeptRows, Placement};
+use crate::cache::{KeptRows, Placement, Seat};
+use crate::error::RequestError;
 use crate::forward::ModelShape;
 use crate::sampling::SamplingOptions;
 
@@ -17,13 +19,19 @@ const VOCABULARY: u32 = 50;
 /// Entries of the tokenizer in models/tales.
 const TALES_VOCABULARY: u32 = 2048;
 const EOS: u32 = 49;
+/// Rows of a tile, of which a block that is shared has a whole number.
+const BLOCK: u32 = 64;
 
 struct FakeModel {
     shape: ModelShape,
     /// What lies in (slot, row) of the only layer: token and position.
     cache: BTreeMap<(u32, u32), (u32, u32)>,
+    /// The slot whose block the sequence in a slot reads.
+    blocks: Vec<u32>,
     long: Option<(Vec<u32>, u32, u32)>,
     tiles: usize,
+    /// Rows that were computed.
+    rows: usize,
     fail_at: Option<u32>,
 }
 
@@ -49,12 +57,25 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         context: 40,
         max_rows,
         slots,
+        blocks: slots,
         hidden_width: 16,
         rotary_switch: 30,
         layouts: vec![layout],
         direct_rows: 16,
     };
-    FakeModel { shape, cache: BTreeMap::new(), long: None, tiles: 0, fail_at: None }
+    let blocks = (0..slots).collect();
+    let cache = BTreeMap::new();
+    FakeModel { shape, cache, blocks, long: None, tiles: 0, rows: 0, fail_at: None }
+}
+
+impl FakeModel {
+    /// A prompt begins in a slot, or its copy: what was there is not read any more. Returns 0, the first
+    /// row that is written.
+    fn begin(&mut self, slot: u32) -> u32 {
+        assert!(slot < self.shape.blocks, "a prompt begins in a slot with a block");
+        self.blocks[slot as usize] = slot;
+        0
+    }
 }
 
 fn logits_of(rows: impl Iterator<Item = (u32, u32)>, rotary_set: u32, logits: &mut [f32]) {
@@ -88,8 +109,13 @@ impl StepModel for FakeModel {
         if rows.iter().any(|row| Some(row.token) == self.fail_at) {
             return Err(StepFault::TokenOutOfRange { row: 0 });
         }
+        self.rows += rows.len();
+        for row in rows.iter().filter(|row| row.position == 0) {
+            self.begin(row.slot);
+        }
         let spans = |row: &StepRow| {
-            Placement::new(&self.shape.layouts[0], row.prompt_rows).spans(row.slot, row.position)
+            let seat = Seat { block: self.blocks[row.slot as usize], ring: row.slot };
+            Placement::new(&self.shape.layouts[0], row.prompt_rows).spans(seat, row.position)
         };
         let all_spans: Vec<_> = rows.iter().map(spans).collect();
         for (row, spans) in rows.iter().zip(&all_spans) {
@@ -107,6 +133,18 @@ impl StepModel for FakeModel {
         Ok(())
     }
 
+    fn copy_prompt(&mut self, prompt_rows: u32, from: u32, to: u32) {
+        assert_eq!(self.blocks[from as usize], from);
+        let shares = self.shape.shares(prompt_rows);
+        let layout = &self.shape.layouts[0];
+        let block = (layout.sinks + layout.selected) / BLOCK * BLOCK;
+        let first = if shares { block } else { self.begin(to) };
+        let copied = self.cache.range((from, first)..(from + 1, 0));
+        let copied: Vec<_> = copied.map(|((_, row), held)| ((to, *row), *held)).collect();
+        self.cache.extend(copied);
+        self.blocks[to as usize] = if shares { from } else { to };
+    }
+
     fn kept(&self, _slot: u32, past: Past) -> KeptRows {
         self.shape.kept(past, &[])
     }
@@ -117,8 +155,10 @@ impl StepModel for FakeModel {
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
         assert!(prompt.past.is_none(), "rows are left in no slot that a long prompt can use");
-        assert!(prompt.tokens.len() > 16);
+        assert!(prompt.tokens.len() > self.shape.direct_rows as usize);
         self.tiles = 0;
+        self.rows += prompt.tokens.len();
+        self.begin(prompt.slot);
         self.long = Some((prompt.tokens.to_vec(), prompt.slot, prompt.rotary_set));
     }
 
@@ -130,9 +170,14 @@ impl StepModel for FakeModel {
             return Ok(false);
         }
         let length = tokens.len() as u32;
-        let placement = Placement::new(&self.shape.layouts[0], length);
+        let layout = self.shape.layouts[0];
+        let placement = Placement::new(&layout, length);
         for (position, token) in (0..length).zip(tokens) {
-            if position < 2 || position + 14 >= length {
+            // The first candidates are those that are selected.
+            if position < layout.sinks + layout.selected {
+                self.cache.insert((*slot, position), (*token, position));
+            }
+            if position + layout.recent >= length {
                 self.cache.insert((*slot, placement.row(position)), (*token, position));
             }
         }

@@ -112,7 +112,7 @@ impl Compaction<'_> {
             ring_base: placement.ring_base,
             ring_anchor: placement.ring_anchor,
             ring_rows: placement.ring_rows,
-            slot: self.slot,
+            slot: self.cache.number(index, self.slot),
             positions_stride: layout.selected.into(),
             ..prompt_call(length, index)
         }

@@ -66,8 +66,9 @@ impl Forward {
         &mut self.dropped[slot as usize * layouts..][..layouts]
     }
 
-    /// A sequence begins in a slot: nothing has been dropped.
+    /// A sequence begins in a slot: nothing has been dropped, and its block is its own.
     pub(super) fn begin_sequence(&mut self, slot: u32) {
+        self.blocks[slot as usize] = slot;
         self.dropped_before_mut(slot).fill(0);
     }
 
@@ -126,12 +127,13 @@ impl Forward {
                 ring_rows: recent.max(1),
                 ..prompt_call(rows, index)
             };
+            let number = u64::from(cache.number(index, job.slot));
             let LayerPlanes { keys, values, strides: own } = cache.planes(index);
             let visit = Visit {
                 layer: Some(LayerArguments {
                     planes: LayerPlanes {
-                        keys: &mut keys[(own.key_slot * u64::from(job.slot)) as usize..],
-                        values: &mut values[(own.value_slot * u64::from(job.slot)) as usize..],
+                        keys: &mut keys[(own.key_slot * number) as usize..],
+                        values: &mut values[(own.value_slot * number) as usize..],
                         strides: own,
                     },
                     spans: &[],

@@ -15,7 +15,7 @@ use super::shape::drops_rows;
 use super::steps::Forward;
 use super::{LongPrompt, ModelShape, StepFault};
 use crate::RuntimeError;
-use crate::cache::{LayerShape, Placement, strides};
+use crate::cache::{LayerShape, Placement, Seat, strides};
 use crate::team::{LayerArguments, LayerPlanes, Observed, PlaneStrides, Visit};
 
 /// The long prompt that runs, and the scratch memory of all that ever will.
@@ -214,7 +214,8 @@ impl Forward {
             dense_planes(&mut job.dense, dense.strides)
         } else {
             let placement = Placement::new(&layer.layout, end);
-            job.spans.extend(rows.map(|row| placement.spans(job.slot, job.first + row)));
+            let seat = Seat::own(self.cache.number(index, job.slot));
+            job.spans.extend(rows.map(|row| placement.spans(seat, job.first + row)));
             self.cache.planes(index)
         };
         let observes = dense.is_some() && layer.layout.observed > 0 && selects(layer);

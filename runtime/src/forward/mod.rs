@@ -137,6 +137,12 @@ pub trait StepModel {
     /// many as `logits` has room for. Possible until the next prompt begins.
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault>;
 
+    /// Slot `to` holds what the prompt of `prompt_rows` rows in slot `from` has left, for another sample
+    /// of it. Nothing has been computed behind the prompt. The block is shared where
+    /// [`ModelShape::shares`] says so: it is `from`'s, which takes no other sequence while any reads it;
+    /// elsewhere `to` has a block of its own.
+    fn copy_prompt(&mut self, prompt_rows: u32, from: u32, to: u32);
+
     /// Rows kept and dropped of the sequence in a slot, in the layout that keeps fewest.
     fn kept(&self, slot: u32, past: Past) -> KeptRows;
 

@@ -3,7 +3,7 @@
 use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindEntry};
 
 use super::Past;
-use crate::cache::{KeptRows, LayerShape, Placement};
+use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
 use crate::{CompiledModel, RuntimeError};
 
 /// What a user decides about the runtime.
@@ -11,6 +11,9 @@ use crate::{CompiledModel, RuntimeError};
 pub struct RuntimeOptions {
     /// Sequences at once; absent: what the model was compiled for.
     pub slots: Option<u32>,
+    /// How many of them can have a prompt of their own in the cache, the others only a ring beside the
+    /// block of a prompt that they are samples of; absent: all.
+    pub blocks: Option<u32>,
     /// Compute threads, the caller's included; absent: one per core.
     pub threads: Option<usize>,
     /// Instruction set; absent: the highest that the model and this processor have.
@@ -30,6 +33,8 @@ pub struct ModelShape {
     pub max_rows: u32,
     /// Sequences at once.
     pub slots: u32,
+    /// How many of them can have a block of their own: slots `0 .. blocks`. Prompts begin in these.
+    pub blocks: u32,
     /// f32 values of a hidden row.
     pub hidden_width: u32,
     /// A sequence whose greatest length exceeds this uses rotary set 1; 0 if there is one set.
@@ -46,7 +51,10 @@ fn check(condition: bool, what: impl FnOnce() -> String) -> Result<(), RuntimeEr
 
 impl ModelShape {
     /// Reads and checks the tables.
-    pub fn new(model: &CompiledModel, slots: Option<u32>) -> Result<ModelShape, RuntimeError> {
+    pub fn new(
+        model: &CompiledModel,
+        options: &RuntimeOptions,
+    ) -> Result<ModelShape, RuntimeError> {
         let header = model.header();
         check(header.max_rows > 0 && header.max_head_rows > 0, || "a step has no rows".into())?;
         check(header.context > 0 && header.vocabulary > 0 && header.hidden_width > 0, || {
@@ -74,9 +82,15 @@ impl ModelShape {
                 )
             })?;
         }
-        let slots = slots.unwrap_or(header.slots);
+        let slots = options.slots.unwrap_or(header.slots);
         if slots == 0 {
             return Err(RuntimeError::Options("0 slots: at least 1 is needed".into()));
+        }
+        let blocks = options.blocks.unwrap_or(slots);
+        if blocks == 0 || blocks > slots {
+            return Err(RuntimeError::Options(format!(
+                "{blocks} blocks for {slots} slots: at least 1 is needed, and no more than slots"
+            )));
         }
         let direct_rows = model
             .layouts()
@@ -89,6 +103,7 @@ impl ModelShape {
             context: header.context,
             max_rows: header.max_rows,
             slots,
+            blocks,
             hidden_width: header.hidden_width,
             rotary_switch: if header.rotary_sets > 1 { header.rotary_switch } else { 0 },
             layouts: model.layouts().to_vec(),
@@ -100,6 +115,22 @@ impl ModelShape {
     /// within a sequence would contradict the keys in its cache.
     pub fn rotary_set(&self, rows: u32) -> u32 {
         u32::from(self.rotary_switch != 0 && rows > self.rotary_switch)
+    }
+
+    /// How many sequences there is room for.
+    pub fn slot_count(&self) -> SlotCount {
+        SlotCount { slots: self.slots, blocks: self.blocks }
+    }
+
+    /// Whether samples of a prompt of so many rows read one block: no layout writes to it any more, and
+    /// none selects anew. Each has a copy of it otherwise.
+    pub fn shares(&self, prompt_rows: u32) -> bool {
+        self.layouts.iter().all(|layout| Placement::new(layout, prompt_rows).is_closed())
+    }
+
+    /// Most samples of such a prompt that run at once.
+    pub fn most_samples(&self, prompt_rows: u32) -> u32 {
+        if self.shares(prompt_rows) { self.slots } else { self.blocks }
     }
 
     /// Most tokens that may be guessed ahead, so that all can be taken back: D − 1 in the layout with

@@ -20,7 +20,7 @@ use super::compaction::{Compaction, DenseLayer, last_observed};
 use super::steps::head_visits;
 use super::{Forward, StepFault};
 use crate::RuntimeError;
-use crate::cache::{LayerShape, Placement, SlotCache};
+use crate::cache::{LayerShape, Placement, Seat, SlotCache, SlotCount};
 use crate::team::{LayerArguments, Observed, Visit};
 
 /// Dense rows of one prompt.
@@ -54,7 +54,7 @@ impl StagedPrompt {
             .iter()
             .map(|layer| LayerShape { kind: layer.kind, layout: every_row(&layer.layout, context) })
             .collect();
-        let planes = SlotCache::new(&layers, 1)?;
+        let planes = SlotCache::new(&layers, SlotCount::whole(1))?;
         let largest =
             |size: &dyn Fn(&LayerShape) -> u32| layers.iter().map(size).max().unwrap_or(0);
         let scores = largest(&|layer| layer.kind.kv_heads) as usize * context as usize;
@@ -88,12 +88,14 @@ impl StagedPrompt {
 
     /// Bytes of the dense rows.
     pub fn bytes(&self) -> u64 {
-        SlotCache::bytes(&self.layers, 1).unwrap_or(u64::MAX)
+        SlotCache::bytes(&self.layers, SlotCount::whole(1)).unwrap_or(u64::MAX)
     }
 
     fn spans(&self, layer: &LayerShape, first: usize, rows: usize) -> Vec<RowSpans> {
         let placement = Placement::new(&layer.layout, 0);
-        (first..first + rows).map(|position| placement.spans(0, position as u32)).collect()
+        (first..first + rows)
+            .map(|position| placement.spans(Seat::own(0), position as u32))
+            .collect()
     }
 }
 

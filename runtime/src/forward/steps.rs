@@ -9,7 +9,7 @@ use super::long_prompt::PromptJob;
 use super::shape::{PrefillBytes, layer_shapes, prefill_bytes};
 use super::staged::every_row;
 use super::{LongPrompt, ModelShape, Past, RuntimeOptions, StepFault, StepModel, StepRow};
-use crate::cache::{KeptRows, LayerShape, Placement, SlotCache};
+use crate::cache::{KeptRows, LayerShape, Placement, Seat, SlotCache};
 use crate::cores::default_threads;
 use crate::machine;
 use crate::team::{Entry, HeadArguments, LayerArguments, Team, Visit};
@@ -32,6 +32,10 @@ pub struct Forward {
     spans: Vec<Vec<RowSpans>>,
     /// Rows dropped before the last prompt, `[slot][layout]`.
     pub(super) dropped: Vec<u32>,
+    /// The slot whose block the sequence in a slot reads.
+    pub(super) blocks: Vec<u32>,
+    /// A layer of each layout, if there is one.
+    layer_of_layout: Vec<Option<usize>>,
 }
 
 /// Inputs of the rows of one call; reused from call to call.
@@ -80,7 +84,7 @@ impl Forward {
         model: Arc<CompiledModel>,
         options: &RuntimeOptions,
     ) -> Result<Forward, RuntimeError> {
-        let shape = ModelShape::new(&model, options.slots)?;
+        let shape = ModelShape::new(&model, options)?;
         Self::with_shape(model, options, shape)
     }
 
@@ -91,7 +95,7 @@ impl Forward {
         options: &RuntimeOptions,
         context: u32,
     ) -> Result<Forward, RuntimeError> {
-        let mut shape = ModelShape::new(&model, options.slots)?;
+        let mut shape = ModelShape::new(&model, options)?;
         shape.context = shape.context.min(context);
         shape.direct_rows = shape.context;
         for layout in &mut shape.layouts {
@@ -107,7 +111,7 @@ impl Forward {
     ) -> Result<Forward, RuntimeError> {
         let segments = machine::choose_level(&model, options.isa)?.clone();
         let layers = layer_shapes(&model, &shape.layouts);
-        let cache = SlotCache::new(&layers, shape.slots)?;
+        let cache = SlotCache::new(&layers, shape.slot_count())?;
         let threads = options.threads.unwrap_or_else(default_threads);
         if threads == 0 {
             return Err(RuntimeError::Options("0 threads: at least 1 is needed".into()));
@@ -135,6 +139,10 @@ impl Forward {
                 rotary: Vec::with_capacity(max_rows),
             },
             dropped: vec![0; shape.layouts.len() * shape.slots as usize],
+            blocks: (0..shape.slots).collect(),
+            layer_of_layout: (0..shape.layouts.len() as u32)
+                .map(|layout| model.layers().iter().position(|layer| layer.layout == layout))
+                .collect(),
             spans: shape.layouts.iter().map(|_| Vec::with_capacity(max_rows)).collect(),
             layers,
             shape,
@@ -164,7 +172,7 @@ impl Forward {
 
     /// Bytes of the slot cache.
     pub fn cache_bytes(&self) -> u64 {
-        SlotCache::bytes(&self.layers, self.shape.slots).unwrap_or(u64::MAX)
+        SlotCache::bytes(&self.layers, self.shape.slot_count()).unwrap_or(u64::MAX)
     }
 
     /// The segments that run.
@@ -189,11 +197,16 @@ impl Forward {
         }
         let layouts = &self.shape.layouts;
         for (index, (spans, layout)) in self.spans.iter_mut().zip(layouts).enumerate() {
+            let (cache, blocks) = (&self.cache, &self.blocks);
+            let seat = |slot: u32| match self.layer_of_layout[index] {
+                Some(layer) => cache.seat(layer, slot, blocks[slot as usize]),
+                None => Seat::default(),
+            };
             spans.clear();
             spans.extend(rows.iter().map(|row| {
                 let before = self.dropped[row.slot as usize * layouts.len() + index];
                 let placement = Placement::new(layout, row.prompt_rows - before);
-                placement.spans(row.slot, row.position - before)
+                placement.spans(seat(row.slot), row.position - before)
             }));
         }
     }
@@ -243,6 +256,7 @@ impl StepModel for Forward {
         for row in rows {
             self.cache.expect(row.slot, row.prompt_rows);
             if row.position == 0 {
+                assert!(row.slot < self.shape.blocks, "a prompt begins in a slot with a block");
                 self.begin_sequence(row.slot);
             }
         }
@@ -265,10 +279,23 @@ impl StepModel for Forward {
     }
 
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
+        assert!(prompt.slot < self.shape.blocks, "a prompt begins in a slot with a block");
         let before = prompt.past.map_or(0, |past| past.rows);
         self.cache.expect(prompt.slot, before + prompt.tokens.len() as u32);
         self.take_stock(&prompt);
         self.prompt.begin(prompt);
+    }
+
+    fn copy_prompt(&mut self, prompt_rows: u32, from: u32, to: u32) {
+        assert_eq!(self.blocks[from as usize], from, "a prompt has a block of its own");
+        let shares = self.shape.shares(prompt_rows);
+        assert!(shares || to < self.shape.blocks, "a block for what is written to");
+        self.cache.expect(to, prompt_rows);
+        self.begin_sequence(to);
+        self.cache.copy(&self.layers, prompt_rows, [from, to], shares);
+        if shares {
+            self.blocks[to as usize] = from;
+        }
     }
 
     fn kept(&self, slot: u32, past: Past) -> KeptRows {

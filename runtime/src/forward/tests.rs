@@ -516,8 +516,11 @@ fn every_request_in_any_company_agrees_with_the_reference() {
         let expected: Vec<_> =
             (1..=28).map(|length| expected_answer(&layouts, &prompt_of(length), 12)).collect();
         for (slots, threads) in [(1, 1), (3, 1), (3, 2), (7, 1)] {
-            let options =
-                RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None, draft: 0 };
+            let options = RuntimeOptions {
+                slots: Some(slots),
+                threads: Some(threads),
+                ..RuntimeOptions::default()
+            };
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);
@@ -585,7 +588,7 @@ fn logits_command(arguments: impl Iterator<Item = std::ffi::OsString>) -> Logits
 fn options_that_cannot_be_met_are_refused() {
     let model = model(&layouts(true));
     for (slots, threads) in [(Some(0), None), (None, Some(0))] {
-        let options = RuntimeOptions { slots, threads, isa: None, draft: 0 };
+        let options = RuntimeOptions { slots, threads, ..RuntimeOptions::default() };
         assert!(model.forward(&options).is_err(), "{options:?}");
     }
     let options = RuntimeOptions { isa: Some(IsaLevel::Portable), ..RuntimeOptions::default() };

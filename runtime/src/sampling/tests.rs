@@ -6,7 +6,9 @@ use super::*;
 
 fn choose_with(options: SamplingOptions, logits: &[f32], position: u32) -> Option<u32> {
     let mut sampler = Sampler::new(options, 0, &[], logits.len());
-    sampler.choose(&mut logits.to_vec(), position, &mut SamplingScratch::default())
+    let mut logits = logits.to_vec();
+    sampler.penalise(&mut logits);
+    sampler.choose(&logits, position, &mut SamplingScratch::default())
 }
 
 /// The ids that 2,000 positions draw, with their counts.
@@ -77,13 +79,16 @@ fn penalties_count_prompt_and_answer_as_documented() {
     let mut sampler = Sampler::new(options, 0, &[2], 4);
     let mut scratch = SamplingScratch::default();
     let mut logits = [3.0, 1.0, 4.0, -1.0];
-    assert_eq!(sampler.choose(&mut logits, 0, &mut scratch), Some(0));
+    sampler.penalise(&mut logits);
+    assert_eq!(sampler.choose(&logits, 0, &mut scratch), Some(0));
     assert_eq!(logits, [3.0, 1.0, 2.0, -1.0]);
     let mut logits = [4.0, 1.0, -4.0, -1.0];
-    assert_eq!(sampler.choose(&mut logits, 1, &mut scratch), Some(0));
+    sampler.penalise(&mut logits);
+    assert_eq!(sampler.choose(&logits, 1, &mut scratch), Some(0));
     assert_eq!(logits, [1.25, 1.0, -8.0, -1.0]);
     let mut logits = [2.0, 1.0, 0.0, -1.0];
-    assert_eq!(sampler.choose(&mut logits, 2, &mut scratch), Some(1));
+    sampler.penalise(&mut logits);
+    assert_eq!(sampler.choose(&logits, 2, &mut scratch), Some(1));
     assert_eq!(logits[0], 0.0);
 }
 

@@ -2,6 +2,8 @@
 //! output, no tensors.
 //!
 //! * Sequences wait first come, first served for a slot; they join and leave between steps.
+//! * Several samples of one prompt wait for room for all of them. The prompt is computed once; the others
+//!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts in order of admission, in tiles of
 //!   any size.
@@ -12,10 +14,14 @@
 //!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
 //!   and wait for it in order. A sequence whose rows are selected anew is such a prompt for a while.
 
+mod places;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+
+pub use places::Held;
+use places::Places;
 
 /// A sequence, named by the engine.
 pub type SequenceId = u64;
@@ -25,6 +31,8 @@ pub type SequenceId = u64;
 pub struct SchedulerLimits {
     /// Slots of the cache.
     pub slots: u32,
+    /// How many of them have a block, so that prompts can begin there.
+    pub blocks: u32,
     /// Most rows of a step.
     pub rows: u32,
     /// Longest prompt that is written straight into its slot.
@@ -93,62 +101,152 @@ enum Phase {
     Prompt { done: u32 },
     /// A long prompt; `started` says whether it is the one that runs.
     Long { started: bool },
+    /// A sample of the prompt that is computed in slot `prompt`.
+    Waits { prompt: u32 },
     /// `next` is the position of the token chosen last.
     Decode { next: u32 },
+}
+
+impl Phase {
+    /// Whether samples may wait for what is computed.
+    fn is_prompt(self) -> bool {
+        matches!(self, Phase::Prompt { .. } | Phase::Long { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
     sequence: SequenceId,
-    slot: u32,
+    held: Held,
     prompt_rows: u32,
     phase: Phase,
+}
+
+/// Sequences that have not been admitted: a prompt, and further samples of it.
+#[derive(Debug)]
+struct Waiting {
+    sequence: SequenceId,
+    prompt_rows: u32,
+    samples: Vec<SequenceId>,
+    shares: bool,
 }
 
 /// The scheduler. A plan that [`Scheduler::plan`] returned counts as done.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: SchedulerLimits,
-    waiting: VecDeque<(SequenceId, u32)>,
+    waiting: VecDeque<Waiting>,
     /// In order of admission, which is also the order of ids.
     running: Vec<Running>,
     /// Who decodes first in the next step: the first sequence from this one on.
     turn: SequenceId,
-    free_slots: Vec<u32>,
+    places: Places,
+    /// Room for a list of free slots.
+    free: Vec<u32>,
 }
 
 impl Scheduler {
     /// A scheduler without sequences.
     pub fn new(limits: SchedulerLimits) -> Scheduler {
-        assert!(limits.slots >= 1 && limits.rows >= 1, "there are slots and rows");
+        assert!(limits.rows >= 1, "there are rows");
         Scheduler {
             limits,
             waiting: VecDeque::new(),
             running: Vec::with_capacity(limits.slots as usize),
             turn: 0,
-            free_slots: (0..limits.slots).rev().collect(),
+            places: Places::new(limits.slots, limits.blocks),
+            free: Vec::with_capacity(limits.slots as usize),
         }
     }
 
     /// Queues a sequence whose prompt has `prompt_rows` rows, at least one. Ids rise.
     pub fn submit(&mut self, sequence: SequenceId, prompt_rows: u32) {
+        self.submit_samples(sequence, prompt_rows, Vec::new(), true);
+    }
+
+    /// Queues a sequence and further samples of its prompt, whose ids follow. If they do not share its
+    /// block they need one each. There must be slots for all of them.
+    pub fn submit_samples(
+        &mut self,
+        sequence: SequenceId,
+        prompt_rows: u32,
+        samples: Vec<SequenceId>,
+        shares: bool,
+    ) {
         assert!(prompt_rows > 0, "a prompt has rows");
-        self.waiting.push_back((sequence, prompt_rows));
+        let most = if shares { self.limits.slots } else { self.limits.blocks };
+        assert!(samples.len() < most as usize, "slots for all samples");
+        self.waiting.push_back(Waiting { sequence, prompt_rows, samples, shares });
     }
 
-    /// Removes a sequence, wherever it is, and returns the slot that it held.
-    pub fn remove(&mut self, sequence: SequenceId) -> Option<u32> {
-        self.waiting.retain(|(waiting, _)| *waiting != sequence);
-        let index = self.running.iter().position(|running| running.sequence == sequence)?;
-        let slot = self.running.remove(index).slot;
-        self.free_slots.push(slot);
-        Some(slot)
+    /// The first sample that waits for what a sequence computes, or is to compute: it goes on with that
+    /// when the sequence is removed.
+    pub fn heir(&self, sequence: SequenceId) -> Option<SequenceId> {
+        if let Some(waiting) = self.waiting.iter().find(|group| group.sequence == sequence) {
+            return waiting.samples.first().copied();
+        }
+        let running = self.running.iter().find(|running| running.sequence == sequence)?;
+        let phase = Phase::Waits { prompt: running.held.slot };
+        let mut heirs = self.running.iter().filter(|running| running.phase == phase);
+        heirs.next().filter(|_| running.phase.is_prompt()).map(|heir| heir.sequence)
     }
 
-    /// The slot that a sequence holds.
-    pub fn slot(&self, sequence: SequenceId) -> Option<u32> {
+    /// Removes a sequence, wherever it is, and returns the slot that it held. What others wait for is
+    /// computed in its slot all the same, and then it held none.
+    pub fn remove(&mut self, sequence: SequenceId) -> Option<Held> {
+        let heir = self.heir(sequence);
+        if let Some(index) = self.waiting.iter().position(|group| group.sequence == sequence) {
+            match heir {
+                Some(heir) => {
+                    self.waiting[index].sequence = heir;
+                    self.waiting[index].samples.remove(0);
+                }
+                None => _ = self.waiting.remove(index),
+            }
+            return None;
+        }
+        for group in &mut self.waiting {
+            group.samples.retain(|sample| *sample != sequence);
+        }
+        let place = |id| move |running: &Running| running.sequence == id;
+        let mut index = self.running.iter().position(place(sequence))?;
+        if let Some((heir, of_heir)) =
+            heir.and_then(|heir| Some((heir, self.running.iter().position(place(heir))?)))
+        {
+            // They are in the order of ids, and the heir's is the next one here.
+            self.running[index].sequence = heir;
+            index = of_heir;
+        }
+        let held = self.running.remove(index).held;
+        self.places.give_back(held);
+        heir.is_none().then_some(held)
+    }
+
+    /// What a sequence holds.
+    pub fn held(&self, sequence: SequenceId) -> Option<Held> {
         let running = self.running.iter().find(|running| running.sequence == sequence);
-        running.map(|running| running.slot)
+        running.map(|running| running.held)
+    }
+
+    /// A sequence's prompt has been computed: the samples that waited for it decode from now on. Writes
+    /// them into `started`, with what they hold.
+    pub fn start_samples(&mut self, sequence: SequenceId, started: &mut Vec<(SequenceId, Held)>) {
+        started.clear();
+        let Some(Held { slot, .. }) = self.held(sequence) else { return };
+        for running in &mut self.running {
+            if running.phase == (Phase::Waits { prompt: slot }) {
+                running.phase = Phase::Decode { next: running.prompt_rows };
+                started.push((running.sequence, running.held));
+            }
+        }
+    }
+
+    /// Writes the samples that wait for what a sequence computes into `waiting`.
+    pub fn list_samples(&self, sequence: SequenceId, waiting: &mut Vec<(SequenceId, Held)>) {
+        waiting.clear();
+        let Some(Held { slot, .. }) = self.held(sequence) else { return };
+        let waits = |running: &&Running| running.phase == Phase::Waits { prompt: slot };
+        waiting.extend(self.running.iter().filter(waits).map(|r| (r.sequence, r.held)));
     }
 
     /// The next row of a sequence that decodes is the last of `rows` that are computed as a long prompt.
@@ -173,7 +271,7 @@ impl Scheduler {
 
     /// Sequences that wait for a slot.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.iter().map(|group| 1 + group.samples.len()).sum()
     }
 
     /// Sequences that hold a slot.
@@ -202,7 +300,7 @@ impl Scheduler {
             let samples = done + rows == running.prompt_rows;
             plan.rows.push(PlannedRows {
                 sequence: running.sequence,
-                slot: running.slot,
+                slot: running.held.slot,
                 first: done,
                 rows,
                 samples,
@@ -254,7 +352,7 @@ impl Scheduler {
             }
             plan.rows.push(PlannedRows {
                 sequence: running.sequence,
-                slot: running.slot,
+                slot: running.held.slot,
                 first: *next,
                 rows: 1,
                 samples: true,
@@ -266,20 +364,26 @@ impl Scheduler {
     }
 
     fn admit(&mut self, mut admit: impl FnMut(SequenceId, &[u32]) -> Admission) {
-        while let Some(&(sequence, prompt_rows)) = self.waiting.front() {
-            if self.free_slots.is_empty() {
-                return;
-            }
-            let Admission { slot, done } = admit(sequence, &self.free_slots);
+        while let Some(first) = self.waiting.front()
+            && self.places.has_room(first.samples.len(), first.shares)
+            && let Some(group) = self.waiting.pop_front()
+        {
+            let Waiting { sequence, prompt_rows, samples, shares } = group;
+            self.places.list(&mut self.free);
+            let Admission { slot, done } = admit(sequence, &self.free);
             assert!(done < prompt_rows, "a prompt's last row is computed");
-            self.free_slots.retain(|free| *free != slot);
-            self.waiting.pop_front();
+            let held = self.places.take(slot);
             let phase = if prompt_rows > self.limits.direct_rows {
                 Phase::Long { started: false }
             } else {
                 Phase::Prompt { done }
             };
-            self.running.push(Running { sequence, slot, prompt_rows, phase });
+            self.running.push(Running { sequence, held, prompt_rows, phase });
+            let phase = Phase::Waits { prompt: slot };
+            self.running.extend(samples.into_iter().map_while(|sequence| {
+                let held = self.places.take_sample(slot, shares)?;
+                Some(Running { sequence, held, prompt_rows, phase })
+            }));
         }
     }
 
@@ -291,6 +395,6 @@ impl Scheduler {
         let running = &mut self.running[index];
         let starts = !is_started(running);
         running.phase = Phase::Long { started: true };
-        Some(PlannedTile { sequence: running.sequence, slot: running.slot, starts })
+        Some(PlannedTile { sequence: running.sequence, slot: running.held.slot, starts })
     }
 }

@@ -47,7 +47,7 @@ proptest! {
         mut arrivals in prop::collection::vec(arrival(), 1..14),
     ) {
         arrivals.sort_by_key(|arrival| arrival.step);
-        let limits = SchedulerLimits { slots, rows, direct_rows };
+        let limits = SchedulerLimits { slots, blocks: slots, rows, direct_rows };
         let mut scheduler = Scheduler::new(limits);
         let mut progress: BTreeMap<SequenceId, Progress> = BTreeMap::new();
         let mut first_seen = Vec::new();
@@ -132,7 +132,8 @@ proptest! {
             }
             for sequence in done {
                 decoding.remove(&sequence);
-                prop_assert_eq!(scheduler.remove(sequence), progress[&sequence].slot);
+                let held = scheduler.remove(sequence).map(|held| held.slot);
+                prop_assert_eq!(held, progress[&sequence].slot);
             }
             step += 1;
             prop_assert!(step < 100_000, "every sequence ends");
@@ -155,14 +156,15 @@ proptest! {
 
 #[test]
 fn a_cancelled_sequence_gives_its_slot_back() {
-    let mut scheduler = Scheduler::new(SchedulerLimits { slots: 1, rows: 4, direct_rows: 100 });
+    let mut scheduler =
+        Scheduler::new(SchedulerLimits { slots: 1, blocks: 1, rows: 4, direct_rows: 100 });
     scheduler.submit(1, 10);
     scheduler.submit(2, 3);
     let mut plan = StepPlan::default();
     scheduler.plan(&mut plan, first_free);
     assert_eq!(plan.rows.len(), 1);
     assert_eq!(scheduler.waiting(), 1);
-    assert_eq!(scheduler.remove(1), Some(0));
+    assert_eq!(scheduler.remove(1), Some(Held { slot: 0, block: 0 }));
     scheduler.plan(&mut plan, first_free);
     assert_eq!(plan.rows[0].sequence, 2);
     assert!(plan.rows[0].samples);
@@ -171,12 +173,13 @@ fn a_cancelled_sequence_gives_its_slot_back() {
 
 #[test]
 fn a_sequence_that_decodes_may_become_a_long_prompt_and_decodes_on() {
-    let mut scheduler = Scheduler::new(SchedulerLimits { slots: 2, rows: 8, direct_rows: 8 });
+    let mut scheduler =
+        Scheduler::new(SchedulerLimits { slots: 2, blocks: 2, rows: 8, direct_rows: 8 });
     scheduler.submit(0, 3);
     scheduler.submit(1, 2);
     let mut plan = StepPlan::default();
     scheduler.plan(&mut plan, first_free);
-    let slot = scheduler.slot(0).unwrap();
+    let slot = scheduler.held(0).unwrap().slot;
     scheduler.reselect(0, 12);
     for starts in [true, false] {
         scheduler.plan(&mut plan, first_free);
@@ -187,5 +190,5 @@ fn a_sequence_that_decodes_may_become_a_long_prompt_and_decodes_on() {
     scheduler.plan(&mut plan, first_free);
     let next = PlannedRows { sequence: 0, slot, first: 12, rows: 1, samples: true, guesses: 0 };
     assert!(plan.tile.is_none() && plan.rows.contains(&next), "{plan:?}");
-    assert_eq!(scheduler.slot(7), None);
+    assert_eq!(scheduler.held(7), None);
 }

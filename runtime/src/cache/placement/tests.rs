@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use weir_abi::{CacheLayout, CachePolicy};
 
-use super::Placement;
+use super::{Placement, Seat};
 
 fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout {
     CacheLayout {
@@ -26,7 +26,7 @@ fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout 
 }
 
 fn read_rows(placement: &Placement, p: u32) -> Vec<u32> {
-    let spans = placement.spans(3, p);
+    let spans = placement.spans(Seat::own(3), p);
     assert_eq!(spans.write_slot, 3);
     spans.ranges[..spans.range_count as usize]
         .iter()
@@ -100,7 +100,7 @@ fn check(layout: &CacheLayout, prompt: u32) {
     let mut sink_fill = fixed;
     let mut left = 0;
     for p in prompt..prompt + 3 * placement.ring_rows {
-        let spans = placement.spans(0, p);
+        let spans = placement.spans(Seat::own(0), p);
         for range in &spans.ranges[..spans.range_count as usize] {
             let (first, end, block) = (range.first, range.first + range.rows, layout.block_rows);
             assert!(end <= block || first >= block, "{layout:?} p={p}: {range:?}");
@@ -290,8 +290,8 @@ fn an_elastic_cache_that_drops_nothing_reads_what_a_full_one_reads() {
     for prompt in 1..=22 {
         for p in 0..22 {
             assert_eq!(
-                Placement::new(&elastic, prompt).spans(0, p),
-                Placement::new(&full, prompt).spans(0, p),
+                Placement::new(&elastic, prompt).spans(Seat::own(0), p),
+                Placement::new(&full, prompt).spans(Seat::own(0), p),
             );
         }
     }
@@ -318,7 +318,7 @@ fn a_window_ring_holds_the_window_and_one_step() {
                 for p in start..start + step {
                     let expected = (p + 1).saturating_sub(window)..=p;
                     assert_eq!(simulation.positions_read(&placement, p), expected.collect());
-                    assert!(placement.spans(0, p).range_count <= 2);
+                    assert!(placement.spans(Seat::own(0), p).range_count <= 2);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use weir_abi::{CacheLayout, CachePolicy, KindEntry};
 
-use super::{LARGE_PAGE, LayerShape, SlotCache};
+use super::{LARGE_PAGE, LayerShape, SlotCache, SlotCount};
 
 /// A cache of four slots of so many rows of 64 bytes.
 fn cache(rows: u32) -> SlotCache {
@@ -32,7 +32,7 @@ fn cache(rows: u32) -> SlotCache {
         reselect: 0,
         block_rows: 0,
     };
-    SlotCache::new(&[LayerShape { kind, layout }], 4).unwrap()
+    SlotCache::new(&[LayerShape { kind, layout }], SlotCount::whole(4)).unwrap()
 }
 
 /// Whether pages are large after each of the (slot, rows of the prompt).

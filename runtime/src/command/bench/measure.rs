@@ -70,6 +70,12 @@ impl StepModel for Counted {
         self.forward.step(rows, head_rows, logits)
     }
 
+    fn copy_prompt(&mut self, prompt_rows: u32, from: u32, to: u32) {
+        if !self.passes_over {
+            self.forward.copy_prompt(prompt_rows, from, to);
+        }
+    }
+
     fn kept(&self, slot: u32, past: Past) -> KeptRows {
         self.forward.kept(slot, past)
     }

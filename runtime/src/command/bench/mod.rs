@@ -223,7 +223,7 @@ impl Bench {
             slots: Some(slots),
             threads: Some(self.threads()),
             isa: self.isa,
-            draft: 0,
+            ..RuntimeOptions::default()
         };
         let facts = model.facts().work.as_ref().ok_or(RuntimeError::Absent(
             "account of its work; compile it again with this version",

@@ -28,7 +28,8 @@ fn arms() -> Vec<Vec<CacheLayout>> {
 }
 
 fn forward(layouts: &[CacheLayout], slots: u32) -> Forward {
-    let options = RuntimeOptions { slots: Some(slots), threads: Some(1), isa: None, draft: 0 };
+    let options =
+        RuntimeOptions { slots: Some(slots), threads: Some(1), ..RuntimeOptions::default() };
     let mut forward = model(layouts).forward(&options).unwrap();
     forward.poison_cache(0xa5);
     forward
@@ -122,7 +123,7 @@ fn a_model_without_its_layouts_keeps_every_row() {
     let full = layout(CachePolicy::Full, false, [0, 0, 0], 0);
     let window = CacheLayout { window: 4, ..layout(CachePolicy::Window, false, [0, 0, 0], 4) };
     let compiled = model(&layouts(true));
-    let options = RuntimeOptions { slots: Some(2), threads: Some(1), isa: None, draft: 0 };
+    let options = RuntimeOptions { slots: Some(2), threads: Some(1), ..RuntimeOptions::default() };
     let whole = || Forward::keeping_all(compiled.compiled().clone(), &options, 38).unwrap();
     let mut comparison = Comparison::new(vec![candidate("full", whole())], 38).unwrap();
     let asked = questions();

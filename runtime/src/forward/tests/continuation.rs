@@ -35,8 +35,11 @@ fn every_turn_of_a_conversation_agrees_with_the_reference() {
         let model = model(&layouts);
         for (first, new) in (1..=14).flat_map(|first| [1, 2, 4, 6].map(|new| (first, new))) {
             for history in History::ALL {
-                let options =
-                    RuntimeOptions { slots: Some(1), threads: Some(1), isa: None, draft: 0 };
+                let options = RuntimeOptions {
+                    slots: Some(1),
+                    threads: Some(1),
+                    ..RuntimeOptions::default()
+                };
                 let mut forward = model.forward(&options).unwrap();
                 forward.poison_cache(0xa5);
                 let mut engine = Engine::new(forward, None, vec![]);
@@ -80,7 +83,8 @@ fn prompts_with_a_common_beginning_agree_with_the_reference() {
     for (elastic, slots) in [(true, 1), (true, 2), (false, 1)] {
         let layouts = layouts(elastic);
         let model = model(&layouts);
-        let options = RuntimeOptions { slots: Some(slots), threads: Some(1), isa: None, draft: 0 };
+        let options =
+            RuntimeOptions { slots: Some(slots), threads: Some(1), ..RuntimeOptions::default() };
         let mut forward = model.forward(&options).unwrap();
         forward.poison_cache(0xa5);
         let mut engine = Engine::new(forward, None, vec![]);
@@ -144,8 +148,11 @@ fn full_slots_select_their_rows_anew() {
             expected.push(tokens.split_off(length));
         }
         for (slots, threads) in [(1, 1), (3, 2), (7, 1)] {
-            let options =
-                RuntimeOptions { slots: Some(slots), threads: Some(threads), isa: None, draft: 0 };
+            let options = RuntimeOptions {
+                slots: Some(slots),
+                threads: Some(threads),
+                ..RuntimeOptions::default()
+            };
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);
