@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cache::SlotCache;
+use crate::cache::{SlotCache, SlotCount};
 use crate::forward::{ModelShape, layer_shapes, prefill_bytes};
 use crate::{CompiledModel, RuntimeError, RuntimeOptions, cores};
 
@@ -36,6 +36,20 @@ pub struct MemoryCeiling {
     pub process: u64,
 }
 
+/// Bytes of the cache for a slot by itself, and for one more beside it that has no block of its own.
+pub(crate) fn slot_bytes(model: &CompiledModel) -> Result<[u64; 2], RuntimeError> {
+    let layers = layer_shapes(model, model.layouts());
+    let bytes =
+        |slots| SlotCache::bytes(&layers, SlotCount { slots, blocks: 1 }).ok_or_else(exceeds);
+    let one = bytes(1)?;
+    // Where two formats meet, the first slot may be padded beside others.
+    Ok([one, bytes(3)? - bytes(2)?])
+}
+
+fn exceeds() -> RuntimeError {
+    RuntimeError::Tables("the cache exceeds 64 bits".into())
+}
+
 impl MemoryCeiling {
     /// The ceiling of a model under these options.
     pub fn new(
@@ -49,8 +63,7 @@ impl MemoryCeiling {
         let prefill = prefill_bytes(&shape, &layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
         let threads = options.threads.unwrap_or_else(cores::default_threads) as u64;
-        let cache = SlotCache::bytes(&layers, shape.slot_count())
-            .ok_or_else(|| RuntimeError::Tables("the cache exceeds 64 bits".into()))?;
+        let cache = SlotCache::bytes(&layers, shape.slot_count()).ok_or_else(exceeds)?;
         let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);
         let logit_rows = (slots * (1 + u64::from(options.draft))).min(shape.max_rows.into());
         // Tokens of prompts, of the queue and of answers.

@@ -11,6 +11,7 @@ mod invariance;
 mod library;
 mod memory;
 mod policies;
+mod samples;
 mod trained;
 mod weights;
 
@@ -34,6 +35,7 @@ fn main() {
     trials.extend(policies::trials());
     trials.extend(guesses::trials());
     trials.extend(company::trials());
+    trials.extend(samples::trials());
     trials.extend(conversation::trials());
     trials.extend(invariance::trials());
     trials.extend(artefact::trials());

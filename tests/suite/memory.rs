@@ -41,6 +41,7 @@ pub fn trials() -> Vec<Trial> {
         steady(Course { context: 4096, rows: 96, prompt: 2000, answer: 960 })
     }));
     trials.push(trial("memory/int4".to_owned(), int4_is_counted));
+    trials.push(trial("memory/blocks".to_owned(), blocks_are_counted));
     // Minutes: the attention of the prompt alone takes 25 tera-operations.
     let longest = Course { context: 131_072, rows: 2048, prompt: 110_000, answer: 20_480 };
     let long = trial("memory/steady-131072".to_owned(), move || steady(longest));
@@ -187,6 +188,58 @@ fn int4_is_counted() -> Result<()> {
         let guessing = bytes(kv, weir::KvTypeOption::Int4)?;
         ensure!(guessing == found - LAYERS * KV_HEADS * 4 * 4, "{guessing} bytes with guesses");
         ensure!(dense >= 14 * found, "{dense} bytes in f16, {found} in int4");
+    }
+    Ok(())
+}
+
+/// Where fewer prompts than sequences have room, each has one block and each sequence one ring.
+fn blocks_are_counted() -> Result<()> {
+    const LAYERS: u64 = 2;
+    const KV_HEADS: u64 = 2;
+    const WIDTH: u64 = 64;
+    // Sinks and selected rows are four tiles, and the ring is one.
+    const BLOCK: u64 = 256;
+    const RING: u64 = 64;
+    let folder = tempfile::tempdir()?;
+    let model = folder.path().join("shared");
+    let shape = Shape {
+        layers: LAYERS as usize,
+        heads: 4,
+        kv_heads: KV_HEADS as usize,
+        head_width: WIDTH as usize,
+        vocabulary: 512,
+        ..shape()
+    };
+    weir::write_model(&shape, 1, &model, &weir::Progress::new(true))?;
+    let parts = weir::KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 };
+    let [narrow, half] = [2 * (WIDTH / 2 + 2), 2 * WIDTH * 2];
+    let kv = format!("snapstream,rows={},sinks=4,recent={RING}", BLOCK + RING);
+    let positions = 4 * (BLOCK - 4);
+    // Of sinks that are no whole tile there is nothing to share, nor of a full cache.
+    let stream = format!("stream,rows={BLOCK},sinks=4");
+    for (kv, format, block, ring) in [
+        (kv.clone(), weir::KvTypeOption::F16, BLOCK * half + positions, RING * half),
+        (kv.clone(), weir::KvTypeOption::Int4, BLOCK * narrow + positions, RING * narrow),
+        (kv, parts, BLOCK * narrow + positions, RING * half),
+        (stream, weir::KvTypeOption::F16, 0, BLOCK * half),
+        ("full".to_owned(), weir::KvTypeOption::F16, 0, u64::from(CONTEXT) * half),
+    ] {
+        let setup = Setup { kv, kv_dtype: Some(format), slots: 8, ..Setup::exact(CONTEXT) };
+        let model = setup.load(&model)?;
+        for (slots, blocks) in [(8, None), (8, Some(8)), (8, Some(3)), (8, Some(1)), (1, Some(1))] {
+            let options = RuntimeOptions {
+                slots: Some(slots),
+                blocks,
+                threads: Some(1),
+                ..RuntimeOptions::default()
+            };
+            let found = model.forward(&options)?.cache_bytes();
+            let blocks = u64::from(blocks.unwrap_or(slots));
+            let expected = LAYERS * KV_HEADS * (blocks * block + u64::from(slots) * ring);
+            ensure!(found == expected, "{blocks} of {slots}: {found} bytes, not {expected}");
+            let ceiling = model.memory_ceiling(&options)?;
+            ensure!(ceiling.cache == expected, "{} bytes in the ceiling", ceiling.cache);
+        }
     }
     Ok(())
 }

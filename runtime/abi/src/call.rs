@@ -75,6 +75,9 @@ pub const KEY_TILE: usize = 64;
 
 /// One layer's cache planes and what each row of the step writes and reads there.
 ///
+/// A slot is known by a number: its row 0 lies as many strides from the plane's beginning, or would lie
+/// there if the slot has rows of the ring alone.
+///
 /// A value row lies at
 /// `values + slot * value_slot_stride + head * value_head_stride + row * value_row_bytes`. Keys lie in
 /// blocks of [`KEY_BLOCK`] rows, number `d` of all its rows behind number `d - 1`, so that a register
@@ -95,11 +98,11 @@ pub struct LayerCall {
     pub keys: *mut u8,
     /// Value plane of the layer.
     pub values: *mut u8,
-    /// Bytes from one slot's keys to the next.
+    /// Bytes of keys that a slot's number counts: those of a slot, or of a part of one.
     pub key_slot_stride: u64,
     /// Bytes from one head's keys to the next.
     pub key_head_stride: u64,
-    /// Bytes from one slot's values to the next.
+    /// The same of values.
     pub value_slot_stride: u64,
     /// Bytes from one head's values to the next.
     pub value_head_stride: u64,
@@ -128,7 +131,8 @@ pub struct LayerCall {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheRange {
-    /// Slot whose planes hold the rows.
+    /// Number of the slot that holds the rows. Not all ranges of a row name the same one: samples of a
+    /// prompt read its block and each its own ring.
     pub slot: u32,
     /// First row.
     pub first: u32,
@@ -148,7 +152,7 @@ pub const MAX_RANGES: usize = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSpans {
-    /// Slot written.
+    /// Number of the slot written.
     pub write_slot: u32,
     /// Row written.
     pub write_row: u32,
@@ -188,7 +192,7 @@ pub struct PromptCall {
     pub ring_anchor: u32,
     /// Ring rows Re.
     pub ring_rows: u32,
-    /// Slot written.
+    /// Number of the slot written.
     pub slot: u32,
     /// Number of the layer: lots are drawn by it.
     pub layer: u32,

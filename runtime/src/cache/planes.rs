@@ -78,19 +78,15 @@ impl LayerShape {
 
     /// Distances in planes of a pool.
     fn pooled(&self, pool: &Pool) -> Option<PlaneStrides> {
-        if pool.is_whole() {
-            return self.strides();
-        }
         let LayerShape { kind, layout } = self;
-        let tile = |row_bytes: u32| u64::from(row_bytes).checked_mul(KEY_TILE as u64);
-        let (key_slot, value_slot) = (tile(kind.key_row_bytes)?, tile(kind.value_row_bytes)?);
-        // Behind the block's memory lies the tile in which the block ends.
-        let ring = |tile: u64| match layout.block_rows {
+        let (Some(key_slot), Some(value_slot)) =
+            (pool.stride(kind.key_row_bytes), pool.stride(kind.value_row_bytes))
+        else {
+            return self.strides();
+        };
+        let ring = |stride: u64| match layout.block_rows {
             0 => 0,
-            rows => pool
-                .block_tiles()
-                .wrapping_sub(u64::from(rows) / KEY_TILE as u64)
-                .wrapping_mul(tile),
+            rows => pool.ring_at(rows).wrapping_mul(stride),
         };
         Some(PlaneStrides {
             key_slot,
@@ -260,7 +256,7 @@ impl SlotCache {
             let PlaneStrides { key_head, value_head, key_slot, value_slot, .. } = block.strides;
             match block.pool.is_whole() {
                 true => key_head.max(value_head),
-                false => key_slot.max(value_slot).saturating_mul(block.pool.slot_tiles()),
+                false => key_slot.max(value_slot).saturating_mul(block.pool.slot_length()),
             }
         });
         let fits = widest.max().is_some_and(|head| head <= LARGE_PAGE);

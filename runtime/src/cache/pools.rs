@@ -10,9 +10,12 @@
 //!
 //! Parts meet at whole tiles of rows. Model code finds row 0 of a slot by one number ([`Pool::number`])
 //! times a stride: where every slot has a block that is the slot itself, and slots lie one behind the
-//! other. Otherwise it counts tiles of the ring's format from the first row of a head on, and a ring
-//! without a block has the number that its row 0 would have: its rows keep their numbers, and with them
-//! the places where tiles begin and the order of sums.
+//! other. Otherwise it counts equal parts of a tile of the ring's format, of whole cache lines, from the
+//! first row of a head on, and a ring without a block has the number that its row 0 would have: its rows
+//! keep their numbers, and with them the places where tiles begin and the order of sums.
+
+#[cfg(test)]
+mod tests;
 
 use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
@@ -30,6 +33,8 @@ pub struct Pool {
     /// Length of a block and of a ring, in strides.
     block: u32,
     ring: u32,
+    /// Strides of a tile of the ring's format; 0 where a stride is a slot.
+    of_tile: u32,
 }
 
 /// Where a sequence's rows lie: numbers of slots in its layout's planes ([`Pool::number`]).
@@ -51,26 +56,29 @@ impl Seat {
 impl Pool {
     /// That of `slots` slots, each with a block.
     pub fn whole(slots: u32) -> Pool {
-        Pool { slots, blocks: slots, block: 0, ring: 1 }
+        Pool { slots, blocks: slots, block: 0, ring: 1, of_tile: 0 }
     }
 
     /// That of a layout which these kinds of layers have; `None` if numbers do not fit into 32 bits.
     pub fn new(
         layout: &CacheLayout,
-        kinds: impl Iterator<Item = KindEntry>,
+        kinds: impl Iterator<Item = KindEntry> + Clone,
         slots: u32,
         blocks: u32,
     ) -> Option<Pool> {
         if blocks == slots {
             return Some(Pool::whole(slots));
         }
-        let of_block = kinds.map(|kind| block_tiles(layout, &kind)).max().unwrap_or(0);
-        let of_ring = ring_tiles(layout);
+        let row_bytes = kinds.clone().flat_map(|kind| [kind.key_row_bytes, kind.value_row_bytes]);
+        let of_tile = row_bytes.fold(0, common_divisor).max(1);
+        let of_block = kinds.map(|kind| block_length(layout, &kind, of_tile.into())).max();
+        let of_ring = ring_tiles(layout) * u64::from(of_tile);
         let pool = Pool {
             slots,
             blocks,
-            block: of_block.try_into().ok()?,
+            block: of_block.unwrap_or(0).try_into().ok()?,
             ring: of_ring.try_into().ok()?,
+            of_tile,
         };
         u32::try_from(pool.length()?).ok().map(|_| pool)
     }
@@ -97,27 +105,39 @@ impl Pool {
         blocks.checked_mul(block)?.checked_add(slots.checked_mul(ring)?)
     }
 
-    /// Tiles of a block's memory, in the ring's format.
-    pub fn block_tiles(&self) -> u64 {
-        self.block.into()
+    /// Bytes of a stride where rows of the ring's format have so many; `None` where a stride is a slot.
+    pub fn stride(&self, row_bytes: u32) -> Option<u64> {
+        (u64::from(row_bytes) * TILE).checked_div(self.of_tile.into())
     }
 
-    /// Tiles of a slot with a block, in the ring's format.
-    pub fn slot_tiles(&self) -> u64 {
+    /// From the rows of the block in a slot to where row 0 of those of the ring's format would lie, in
+    /// strides modulo 2⁶⁴, if the block ends at row `block_rows`.
+    pub fn ring_at(&self, block_rows: u32) -> u64 {
+        // Behind the block's memory lies the tile in which it ends.
+        let in_front = u64::from(block_rows) / TILE * u64::from(self.of_tile);
+        u64::from(self.block).wrapping_sub(in_front)
+    }
+
+    /// Strides of a slot with a block.
+    pub fn slot_length(&self) -> u64 {
         u64::from(self.block) + u64::from(self.ring)
     }
 }
 
-/// Tiles of the ring's format that a block takes: its whole tiles if rows have one format, else as many
-/// as have room for all of it in its own.
-fn block_tiles(layout: &CacheLayout, kind: &KindEntry) -> u64 {
+/// Strides that a block takes, of which a tile of the ring's format has `of_tile`: its whole tiles if rows
+/// have one format, else all of it in its own.
+fn block_length(layout: &CacheLayout, kind: &KindEntry, of_tile: u64) -> u64 {
     if layout.block_rows == 0 {
-        return u64::from(block_end(layout)) / TILE;
+        return u64::from(block_end(layout)) / TILE * of_tile;
     }
-    let tiles = u64::from(layout.block_rows).div_ceil(TILE);
-    let room = |block: u32, ring: u32| (tiles * u64::from(block)).div_ceil(u64::from(ring).max(1));
+    let length = u64::from(layout.block_rows).div_ceil(TILE) * of_tile;
+    let room = |block: u32, ring: u32| (length * u64::from(block)).div_ceil(u64::from(ring).max(1));
     room(kind.block_key_row_bytes, kind.key_row_bytes)
         .max(room(kind.block_value_row_bytes, kind.value_row_bytes))
+}
+
+fn common_divisor(one: u32, other: u32) -> u32 {
+    if other == 0 { one } else { common_divisor(other, one % other) }
 }
 
 /// Tiles of a ring, from the one on in which the block ends.

@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::options::{DraftArguments, RuntimeArguments, SamplingArguments, TokenIds, announce};
+use super::numbers::whole;
+use super::options::{
+    BlockArguments, DraftArguments, MAX_SAMPLES, RuntimeArguments, SamplingArguments, TokenIds,
+    announce,
+};
 use crate::forward::StepModel;
 use crate::{
     Completion, Engine, Event, FinishReason, Model, Request, RequestId, RuntimeError, Usage,
@@ -17,7 +21,9 @@ use crate::{
 const NOTES: &str = "\
 Tokens are chosen greedily, unless the model's generation_config.json says do_sample or --temperature \
 is given. The text of one prompt is written as it grows; several prompts are decoded together and \
-written in the order --prompt, --prompt-file, -, --ids, each under its number.";
+written in the order --prompt, --prompt-file, -, --ids, each under its number: [2] is the second \
+prompt's, and [2.3] the third of its --samples. Sample N is what --seed with N - 1 more gives by itself; \
+a prompt is computed once for as many of its samples as there are slots.";
 
 /// Continues one or several prompts, all at once.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
@@ -40,7 +46,11 @@ pub struct Generate {
     /// A prompt as token ids with commas between them (repeatable)
     #[arg(long, value_name = "IDS", allow_hyphen_values = true)]
     pub ids: Vec<TokenIds>,
-    /// Write one JSON object per prompt: text, ids, finish_reason, usage
+    /// Answers to each prompt, with one seed after the other from --seed on [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_SAMPLES), allow_hyphen_values = true)]
+    pub samples: Option<u32>,
+    /// Write one JSON object per answer: text, ids, finish_reason, usage; with --samples also prompt and
+    /// sample, which count from 1
     #[arg(long, help_heading = None::<&str>)]
     pub json: bool,
     /// How tokens are chosen.
@@ -49,6 +59,9 @@ pub struct Generate {
     /// How tokens are guessed.
     #[command(flatten)]
     pub drafting: DraftArguments,
+    /// How many prompts there is room for.
+    #[command(flatten)]
+    pub blocks: BlockArguments,
     /// How the model runs.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
@@ -81,7 +94,7 @@ impl Generate {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
         self.check()?;
-        let options = self.drafting.over(self.runtime.resolve());
+        let options = self.blocks.over(self.drafting.over(self.runtime.resolve()));
         let prompts = self.read_prompts(model)?;
         let sampling = self.sampling.resolve(model);
         let mut engine = model.engine(&options)?;
@@ -96,18 +109,20 @@ impl Generate {
                 ignore_eos: self.sampling.ignore_eos,
                 ..Request::default()
             };
-            let id = engine.submit(request).map_err(|reason| match several {
+            let samples = engine.submit_samples(request, self.samples.unwrap_or(1));
+            let samples = samples.map_err(|reason| match several {
                 true => RuntimeError::Prompt { number: index + 1, reason },
                 false => reason.into(),
             })?;
-            ids.push(id);
+            let place = |sample| Place { prompt: index + 1, sample };
+            ids.extend(samples.into_iter().zip((1..).map(place)));
         }
         // Nothing is wrong with what was asked for, and nothing has been computed yet.
         announce(model, &options)?;
-        let style = match (self.json, several) {
-            (true, _) => Style::Json,
-            (false, false) => Style::Stream,
-            (false, true) => Style::Labelled,
+        let style = match (self.json, ids.len()) {
+            (true, _) => Style::Json { with_place: self.samples.is_some() },
+            (false, 1) => Style::Stream,
+            (false, _) => Style::Labelled { with_sample: self.samples.is_some_and(|all| all > 1) },
         };
         let mut output = Output::new(style, engine.tokenizer().is_some(), ids);
         output.serve(&mut engine)?;
@@ -165,9 +180,16 @@ fn read_prompt(file: &Path) -> Result<String, RuntimeError> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
-    Json,
+    Json { with_place: bool },
     Stream,
-    Labelled,
+    Labelled { with_sample: bool },
+}
+
+/// Which answer to which prompt, from 1.
+#[derive(Clone, Copy)]
+struct Place {
+    prompt: usize,
+    sample: u32,
 }
 
 /// Writes answers in the order of their prompts.
@@ -175,7 +197,7 @@ struct Output {
     style: Style,
     /// Without a tokenizer, ids stand for text.
     has_text: bool,
-    order: Vec<RequestId>,
+    order: Vec<(RequestId, Place)>,
     answers: HashMap<RequestId, Completion>,
     finished: HashSet<RequestId>,
     /// First answer that has not been written.
@@ -186,7 +208,7 @@ struct Output {
 }
 
 impl Output {
-    fn new(style: Style, has_text: bool, order: Vec<RequestId>) -> Output {
+    fn new(style: Style, has_text: bool, order: Vec<(RequestId, Place)>) -> Output {
         Output {
             style,
             has_text,
@@ -248,33 +270,44 @@ impl Output {
     }
 
     fn write_finished(&mut self) -> std::io::Result<()> {
-        while let Some(id) = self.order.get(self.next).filter(|id| self.finished.contains(id)) {
+        while let Some((id, place)) = self.order.get(self.next).copied()
+            && self.finished.contains(&id)
+        {
             self.next += 1;
-            if let Some(answer) = self.answers.remove(id) {
-                self.write(&answer)?;
+            if let Some(answer) = self.answers.remove(&id) {
+                self.write(&answer, place)?;
             }
         }
         self.out.flush()
     }
 
     /// Writes a whole answer, or the end of one that has been streamed.
-    fn write(&mut self, answer: &Completion) -> std::io::Result<()> {
+    fn write(&mut self, answer: &Completion, place: Place) -> std::io::Result<()> {
+        let Place { prompt, sample } = place;
         match self.style {
             Style::Stream => writeln!(self.out),
-            Style::Labelled if self.has_text => {
-                writeln!(self.out, "[{}] {}", self.next, answer.text)
-            }
-            Style::Labelled => {
+            Style::Labelled { with_sample } => {
+                let label = match with_sample {
+                    true => format!("{prompt}.{sample}"),
+                    false => prompt.to_string(),
+                };
+                if self.has_text {
+                    return writeln!(self.out, "[{label}] {}", answer.text);
+                }
                 let ids: Vec<String> = answer.ids.iter().map(u32::to_string).collect();
-                writeln!(self.out, "[{}] {}", self.next, ids.join(" "))
+                writeln!(self.out, "[{label}] {}", ids.join(" "))
             }
-            Style::Json => {
-                let object = json!({
+            Style::Json { with_place } => {
+                let mut object = json!({
                     "text": answer.text,
                     "ids": answer.ids,
                     "finish_reason": answer.reason.name(),
                     "usage": answer.usage,
                 });
+                if with_place {
+                    object["prompt"] = prompt.into();
+                    object["sample"] = sample.into();
+                }
                 writeln!(self.out, "{object}")
             }
         }

@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use weir_abi::CachePolicy;
 
-use super::options::{DraftArguments, RuntimeArguments};
+use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use crate::facts::WeightFacts;
 use crate::memory::Mebibytes;
-use crate::{Model, RuntimeError, RuntimeOptions, cores, machine};
+use crate::{Model, RuntimeError, RuntimeOptions, cores, machine, memory};
 
 /// Says what the model is and how much memory it needs.
 #[derive(Clone, Debug, Args)]
@@ -20,6 +20,9 @@ pub struct Info {
     /// How tokens would be guessed.
     #[command(flatten)]
     pub drafting: DraftArguments,
+    /// How many prompts there would be room for.
+    #[command(flatten)]
+    pub blocks: BlockArguments,
     /// How the model would run.
     #[command(flatten)]
     pub runtime: RuntimeArguments,
@@ -63,7 +66,9 @@ impl Info {
             let bytes = Mebibytes(*bytes);
             writeln!(out, "    {part:22} {tensors:>12} {bytes:>11}  {format}")?;
         }
-        writeln!(out, "  {} slots, steps of {} rows", facts["slots"], facts["max_rows"])?;
+        let (slots, blocks) = (&facts["slots"], &facts["blocks"]);
+        let blocks = if slots == blocks { String::new() } else { format!(", {blocks} blocks") };
+        writeln!(out, "  {slots} slots{blocks}, steps of {} rows", facts["max_rows"])?;
         for layout in facts["cache_layouts"].as_array().into_iter().flatten() {
             let is_anew = layout["reselect"].as_bool() == Some(true);
             let room = if is_anew { ", selected anew after" } else { ", room" };
@@ -98,12 +103,17 @@ impl Info {
         let ceiling = model.memory_ceiling(&self.options())?;
         writeln!(out, "  {ceiling}")?;
         let per_slot = facts["cache_bytes_per_slot"].as_u64().unwrap_or_default();
-        writeln!(out, "  cache per slot {}", Mebibytes(per_slot))?;
+        let per_sample = facts["cache_bytes_per_sample"].as_u64().unwrap_or_default();
+        let beside = match per_sample == per_slot {
+            true => String::new(),
+            false => format!(", without a block {}", Mebibytes(per_sample)),
+        };
+        writeln!(out, "  cache per slot {}{beside}", Mebibytes(per_slot))?;
         Ok(())
     }
 
     fn options(&self) -> RuntimeOptions {
-        self.drafting.over(self.runtime.resolve())
+        self.blocks.over(self.drafting.over(self.runtime.resolve()))
     }
 
     fn collect(&self, model: &Model) -> Result<Value, RuntimeError> {
@@ -112,6 +122,7 @@ impl Info {
         let header = compiled.header();
         let ceiling = model.memory_ceiling(&options)?;
         let slots = options.slots.unwrap_or(header.slots);
+        let [per_slot, per_sample] = memory::slot_bytes(compiled)?;
         let layouts: Vec<_> = (0_u32..)
             .zip(compiled.layouts())
             .map(|(index, layout)| {
@@ -142,6 +153,7 @@ impl Info {
             "hidden_width": header.hidden_width,
             "context": header.context,
             "slots": slots,
+            "blocks": options.blocks.unwrap_or(slots),
             "max_rows": header.max_rows,
             "tokenizer": !compiled.tokenizer().is_empty(),
             "chat_template": !compiled.chat_template().is_empty(),
@@ -154,7 +166,8 @@ impl Info {
             "isa": machine::choose_level(compiled, options.isa)?.level.name(),
             "isa_levels": compiled_levels(model),
             "threads": options.threads.unwrap_or_else(cores::default_threads),
-            "cache_bytes_per_slot": ceiling.cache / u64::from(slots),
+            "cache_bytes_per_slot": per_slot,
+            "cache_bytes_per_sample": per_sample,
             "memory": ceiling,
             "memory_ceiling_bytes": ceiling.total(),
         }))

@@ -29,6 +29,9 @@ pub(super) const MAX_THREADS: usize = 1024;
 /// Most tokens that can be guessed ahead: with the next one they are rows of one step.
 const MAX_DRAFT: u32 = 1023;
 
+/// Most samples of a prompt that can be asked for.
+pub(super) const MAX_SAMPLES: u32 = 4096;
+
 /// Most slots that can be asked for, when a model is compiled and when it runs.
 pub const MAX_SLOTS: u32 = 4096;
 
@@ -52,6 +55,24 @@ impl RuntimeArguments {
     pub fn resolve(&self) -> RuntimeOptions {
         let RuntimeArguments { slots, threads, isa } = *self;
         RuntimeOptions { slots, threads, isa, ..RuntimeOptions::default() }
+    }
+}
+
+/// How many prompts the cache has room for.
+#[derive(Clone, Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Running")]
+pub struct BlockArguments {
+    /// Prompts in the cache at once: of the slots, as many have room for the sinks and selected rows of a
+    /// prompt, and the others for a ring beside them, for further samples of it. Samples of a prompt
+    /// that is shorter than an elastic cache need such room each [default: one per slot]
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_SLOTS), allow_hyphen_values = true)]
+    pub blocks: Option<u32>,
+}
+
+impl BlockArguments {
+    /// The options of the library with these.
+    pub fn over(&self, options: RuntimeOptions) -> RuntimeOptions {
+        RuntimeOptions { blocks: self.blocks, ..options }
     }
 }
 

@@ -8,6 +8,8 @@
 mod comparison;
 mod continuation;
 mod guesses;
+mod logits;
+mod samples;
 
 use std::collections::BTreeSet;
 
@@ -18,7 +20,6 @@ use weir_abi::{
 };
 
 use super::*;
-use crate::command::Logits;
 use crate::sampling::greedy;
 use crate::{CompiledModel, Engine, Model, Request, RuntimeOptions};
 
@@ -291,6 +292,16 @@ fn layouts(elastic: bool) -> Vec<CacheLayout> {
     ]
 }
 
+fn running(slots: u32, threads: usize) -> RuntimeOptions {
+    RuntimeOptions { slots: Some(slots), threads: Some(threads), ..RuntimeOptions::default() }
+}
+
+/// Positions of a sequence: the rows of a layout that keeps all, if there is one.
+fn context(layouts: &[CacheLayout]) -> u32 {
+    let full = layouts.iter().filter(|layout| layout.policy == CachePolicy::Full as u32);
+    full.map(|layout| layout.rows).max().unwrap_or(CONTEXT)
+}
+
 /// The bytes of a table's entries.
 fn bytes_of<T: Copy>(entries: &[T]) -> &[u8] {
     // SAFETY: the tables' types are `repr(C)` without padding.
@@ -343,7 +354,7 @@ fn model(layouts: &[CacheLayout]) -> Model {
         weights_bytes: weights.len() as u64,
         vocabulary: VOCABULARY,
         hidden_width: HIDDEN_WIDTH,
-        context: CONTEXT,
+        context: context(layouts),
         max_rows: MAX_ROWS,
         max_head_rows: 2,
         slots: 3,
@@ -393,7 +404,7 @@ fn reference(
 ) -> Vec<Vec<f32>> {
     let mut states: Vec<u32> = (0_u32..)
         .zip(tokens)
-        .map(|(position, token)| mix(*token, rotary_set * CONTEXT + position, 1))
+        .map(|(position, token)| mix(*token, rotary_set * context(layouts) + position, 1))
         .collect();
     for (salt, layout) in (10_u32..).zip(layouts) {
         let visible: Vec<_> =
@@ -516,11 +527,7 @@ fn every_request_in_any_company_agrees_with_the_reference() {
         let expected: Vec<_> =
             (1..=28).map(|length| expected_answer(&layouts, &prompt_of(length), 12)).collect();
         for (slots, threads) in [(1, 1), (3, 1), (3, 2), (7, 1)] {
-            let options = RuntimeOptions {
-                slots: Some(slots),
-                threads: Some(threads),
-                ..RuntimeOptions::default()
-            };
+            let options = running(slots, threads);
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);
@@ -543,53 +550,16 @@ fn every_request_in_any_company_agrees_with_the_reference() {
 }
 
 #[test]
-fn the_logits_command_writes_what_the_reference_computes() {
-    let layouts = layouts(true);
-    let model = model(&layouts);
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("logits.safetensors");
-    for length in [1, 4, 9, 10, 23] {
-        let prompt = prompt_of(length);
-        let forced = [3, 1, 4, 1, 5];
-        let join = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let arguments = ["logits", "--ids", &join(&prompt), "--force", &join(&forced), "-o"];
-        let arguments = arguments.into_iter().map(Into::into).chain([output.clone().into()]);
-        logits_command(arguments).run(&model).unwrap();
-        let tokens = [&prompt[..], &forced[..4]].concat();
-        let rotary_set = u32::from(tokens.len() > ROTARY_SWITCH as usize);
-        let expected = reference(&layouts, &tokens, std::slice::from_ref(&(0..length)), rotary_set);
-        let bytes = std::fs::read(&output).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let rows = |name: &str| -> Vec<Vec<f32>> {
-            let tensor = tensors.tensor(name).unwrap();
-            let values: Vec<f32> = tensor
-                .data()
-                .chunks_exact(4)
-                .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
-                .collect();
-            assert_eq!(tensor.shape()[1], VOCABULARY as usize);
-            values.chunks(VOCABULARY as usize).map(<[f32]>::to_vec).collect()
-        };
-        assert_eq!(rows("prefill_logits"), expected[..length], "L = {length}");
-        assert_eq!(rows("step_logits"), expected[length - 1..], "L = {length}");
-    }
-}
-
-fn logits_command(arguments: impl Iterator<Item = std::ffi::OsString>) -> Logits {
-    #[derive(clap::Parser)]
-    struct Only {
-        #[command(flatten)]
-        logits: Logits,
-    }
-    <Only as clap::Parser>::parse_from(arguments).logits
-}
-
-#[test]
 fn options_that_cannot_be_met_are_refused() {
     let model = model(&layouts(true));
     for (slots, threads) in [(Some(0), None), (None, Some(0))] {
         let options = RuntimeOptions { slots, threads, ..RuntimeOptions::default() };
         assert!(model.forward(&options).is_err(), "{options:?}");
+    }
+    for blocks in [0, 4] {
+        let options = RuntimeOptions { blocks: Some(blocks), ..running(3, 1) };
+        let error = model.forward(&options).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("{blocks} blocks for 3 slots")), "{error}");
     }
     let options = RuntimeOptions { isa: Some(IsaLevel::Portable), ..RuntimeOptions::default() };
     let error = model.forward(&options).err().unwrap().to_string();

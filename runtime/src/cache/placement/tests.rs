@@ -324,3 +324,49 @@ fn a_window_ring_holds_the_window_and_one_step() {
         }
     }
 }
+
+#[test]
+fn a_closed_block_is_read_by_all_and_written_by_none() {
+    let mut closed = 0;
+    let shared = Seat { block: 5, ring: 9 };
+    for (elastic, selected, block_rows) in [
+        (true, 70, 0),
+        (true, 61, 0),
+        (false, 70, 0),
+        (false, 0, 0),
+        (true, 20, 23),
+        (false, 20, 23),
+    ] {
+        let layout = CacheLayout { block_rows, ..layout(elastic, 3, selected, 8) };
+        let end = if block_rows > 0 { block_rows } else { (3 + selected) / 64 * 64 };
+        for prompt in 1..100 {
+            let placement = Placement::new(&layout, prompt);
+            let written =
+                (0..prompt).filter(|p| *p < 3 || p + 8 >= prompt || prompt <= layout.rows);
+            let last = written.map(|p| placement.row(p)).max().unwrap();
+            assert!(last < placement.written(prompt), "{prompt} rows of {layout:?}");
+            if !placement.is_closed() {
+                let rows = (prompt..prompt + 30).map(|p| placement.row(p));
+                // An elastic ring may happen to lie behind whole tiles of a block that it could use.
+                assert!(rows.min() <= Some(layout.sinks + layout.selected), "{prompt}: {layout:?}");
+                continue;
+            }
+            closed += 1;
+            for p in prompt..prompt + 30 {
+                let [one, other] = [shared, Seat::own(7)].map(|seat| placement.spans(seat, p));
+                assert_eq!((one.write_slot, one.write_row), (shared.ring, other.write_row));
+                assert!(one.write_row >= end, "{prompt} rows of {layout:?}");
+                let ranges = |spans: weir_abi::RowSpans| {
+                    spans.ranges.into_iter().take(spans.range_count as usize)
+                };
+                for (range, own) in ranges(one).zip(ranges(other)) {
+                    assert_eq!((range.first, range.rows, own.slot), (own.first, own.rows, 7));
+                    let is_block = range.first < end;
+                    assert_eq!(range.slot, if is_block { shared.block } else { shared.ring });
+                    assert!(!is_block || range.first + range.rows <= end, "{prompt}: {layout:?}");
+                }
+            }
+        }
+    }
+    assert!(closed > 300, "{closed}");
+}

@@ -2,11 +2,11 @@
 
 use weir_abi::{CacheLayout, CachePolicy};
 
-use super::{CONTEXT, ROTARY_SWITCH, expected_answer, layout, layouts, model};
+use super::{CONTEXT, ROTARY_SWITCH, expected_answer, layout, layouts, model, running};
 use super::{VOCABULARY, mix, prompt_of, reference};
+use crate::RuntimeError;
 use crate::comparison::{Asked, Candidate, Comparison, Passage, surprise};
 use crate::forward::Forward;
-use crate::{RuntimeError, RuntimeOptions};
 
 const ANSWER: usize = 6;
 
@@ -28,8 +28,7 @@ fn arms() -> Vec<Vec<CacheLayout>> {
 }
 
 fn forward(layouts: &[CacheLayout], slots: u32) -> Forward {
-    let options =
-        RuntimeOptions { slots: Some(slots), threads: Some(1), ..RuntimeOptions::default() };
+    let options = running(slots, 1);
     let mut forward = model(layouts).forward(&options).unwrap();
     forward.poison_cache(0xa5);
     forward
@@ -123,7 +122,7 @@ fn a_model_without_its_layouts_keeps_every_row() {
     let full = layout(CachePolicy::Full, false, [0, 0, 0], 0);
     let window = CacheLayout { window: 4, ..layout(CachePolicy::Window, false, [0, 0, 0], 4) };
     let compiled = model(&layouts(true));
-    let options = RuntimeOptions { slots: Some(2), threads: Some(1), ..RuntimeOptions::default() };
+    let options = running(2, 1);
     let whole = || Forward::keeping_all(compiled.compiled().clone(), &options, 38).unwrap();
     let mut comparison = Comparison::new(vec![candidate("full", whole())], 38).unwrap();
     let asked = questions();

@@ -35,11 +35,7 @@ fn every_turn_of_a_conversation_agrees_with_the_reference() {
         let model = model(&layouts);
         for (first, new) in (1..=14).flat_map(|first| [1, 2, 4, 6].map(|new| (first, new))) {
             for history in History::ALL {
-                let options = RuntimeOptions {
-                    slots: Some(1),
-                    threads: Some(1),
-                    ..RuntimeOptions::default()
-                };
+                let options = running(1, 1);
                 let mut forward = model.forward(&options).unwrap();
                 forward.poison_cache(0xa5);
                 let mut engine = Engine::new(forward, None, vec![]);
@@ -83,8 +79,7 @@ fn prompts_with_a_common_beginning_agree_with_the_reference() {
     for (elastic, slots) in [(true, 1), (true, 2), (false, 1)] {
         let layouts = layouts(elastic);
         let model = model(&layouts);
-        let options =
-            RuntimeOptions { slots: Some(slots), threads: Some(1), ..RuntimeOptions::default() };
+        let options = running(slots, 1);
         let mut forward = model.forward(&options).unwrap();
         forward.poison_cache(0xa5);
         let mut engine = Engine::new(forward, None, vec![]);
@@ -148,11 +143,7 @@ fn full_slots_select_their_rows_anew() {
             expected.push(tokens.split_off(length));
         }
         for (slots, threads) in [(1, 1), (3, 2), (7, 1)] {
-            let options = RuntimeOptions {
-                slots: Some(slots),
-                threads: Some(threads),
-                ..RuntimeOptions::default()
-            };
+            let options = running(slots, threads);
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);

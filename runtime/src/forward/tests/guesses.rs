@@ -32,11 +32,7 @@ fn guessed_answers_agree_with_the_reference() {
             .collect();
         let mut accepted = 0;
         for (slots, threads, seed) in [(1, 1, 1), (3, 1, 2), (3, 2, 3), (7, 1, 4), (2, 1, 5)] {
-            let options = RuntimeOptions {
-                slots: Some(slots),
-                threads: Some(threads),
-                ..RuntimeOptions::default()
-            };
+            let options = running(slots, threads);
             let mut forward = model.forward(&options).unwrap();
             forward.poison_cache(0xa5);
             let mut engine = Engine::new(forward, None, vec![]);
