@@ -1,6 +1,7 @@
 //! Samples of one prompt are requests by themselves, of which the prompt was computed once.
 
 use super::*;
+use crate::drafts::tests::HalfRight;
 
 /// Rows of a prompt of [`selecting`] that are kept.
 const KEPT: u32 = 86;
@@ -172,4 +173,39 @@ fn samples_that_cannot_be_had_are_refused() {
     let refused = engine.submit_samples(behind.clone(), 2);
     assert_eq!(refused, Err(RequestError::SamplesIncremental { samples: 2 }));
     assert!(engine.submit_samples(behind, 1).is_ok());
+}
+
+#[test]
+fn samples_are_guessed_for_like_others() {
+    let model = |elastic| {
+        let mut model = selecting(4, 2, 32, elastic);
+        let layout = &mut model.shape.layouts[0];
+        layout.in_flight = 4;
+        layout.rows += 4;
+        model
+    };
+    let mut accepted = 0;
+    for elastic in [true, false] {
+        for prompt_rows in [1, 20, KEPT, 120] {
+            let request = request(3, prompt_rows, 40);
+            let answers = |drafter: Option<HalfRight>| {
+                let mut engine = Engine::new(model(elastic), None, vec![]);
+                if let Some(drafter) = drafter {
+                    engine.guess(3, drafter).unwrap();
+                }
+                let ids = engine.submit_samples(request.clone(), 3).unwrap();
+                engine.complete(&ids).unwrap()
+            };
+            let plain = answers(None);
+            let known = plain.iter().map(|answer| [&request.prompt[..], &answer.ids].concat());
+            let known = known.collect();
+            let guessed = answers(Some(HalfRight { known, vocabulary: VOCABULARY, seed: 1 }));
+            for (plain, guessed) in plain.iter().zip(guessed) {
+                assert_eq!(plain.ids, guessed.ids, "{prompt_rows} rows, elastic {elastic}");
+                assert!(guessed.usage.drafted_tokens > 0);
+                accepted += guessed.usage.accepted_tokens;
+            }
+        }
+    }
+    assert!(accepted > 100, "{accepted}");
 }
