@@ -288,6 +288,8 @@ impl StepModel for Forward {
 
     fn copy_prompt(&mut self, prompt_rows: u32, from: u32, to: u32) {
         assert_eq!(self.blocks[from as usize], from, "a prompt has a block of its own");
+        let dropped = self.dropped_before(from).iter().any(|rows| *rows > 0);
+        assert!(!dropped, "a prompt is computed from its first token on");
         let shares = self.shape.shares(prompt_rows);
         assert!(shares || to < self.shape.blocks, "a block for what is written to");
         self.cache.expect(to, prompt_rows);

@@ -78,3 +78,37 @@ fn samples_in_any_company_agree_with_the_reference() {
         assert_eq!(differs, lengths.len(), "samples differ");
     }
 }
+
+#[test]
+fn samples_go_on_behind_an_earlier_request() {
+    for elastic in [true, false] {
+        let layouts = &wide(elastic)[..4];
+        let model = model(layouts);
+        // The second prompt fits the caches, or goes on behind rows that do.
+        for (first, new) in [(12, 10), (20, 50), (60, 30), (59, 50)] {
+            let mut engine = engine(&model, [4, 2], 1);
+            let begun = engine.generate(vec![request(first, 0.0)]).unwrap().remove(0);
+            let mut prompt = [prompt_of(first), begun.ids].concat();
+            prompt.extend(prompt_of(new));
+            // As many as run at once.
+            let most = engine.model().shape().most_samples(prompt.len() as u32).min(3);
+            let request = Request { prompt: prompt.clone(), ..request(first, 4e6) };
+            let ids = engine.submit_samples(request.clone(), most).unwrap();
+            let answers = engine.complete(&ids).unwrap();
+            for (sample, answer) in (0..).zip(&answers) {
+                let mut alone = self::engine(&model, [1, 1], 1);
+                let mut request = request.clone();
+                request.sampling.seed += sample;
+                let alone = alone.generate(vec![request]).unwrap().remove(0);
+                let place = format!("elastic {elastic}, {first} and {new}, sample {sample}");
+                assert_eq!(answer.ids, alone.ids, "{place}");
+                let reused = answer.usage.reused_tokens as usize;
+                match sample {
+                    0 if elastic => assert_eq!(reused, first + 11, "{place}"),
+                    0 => assert!(reused < prompt.len(), "{place}"),
+                    _ => assert_eq!(reused, prompt.len(), "{place}"),
+                }
+            }
+        }
+    }
+}
