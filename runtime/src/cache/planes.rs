@@ -371,9 +371,9 @@ impl SlotCache {
     }
 
     /// Fills every slot, each with a block, with the first `rows` rows, whole tiles of them, of another
-    /// cache's first slot, over and over. Layers have the same heads and rows of the same bytes; the other cache has no
-    /// block with a number format of its own, and where this one has, it holds the same numbers
-    /// everywhere.
+    /// cache's first slot, over and over. Layers have the same heads and rows of the same bytes; the
+    /// other cache has no block with a number format of its own, and where this one has, it holds the
+    /// same numbers everywhere.
     pub fn repeat(&mut self, other: &SlotCache, rows: u32, kinds: &[KindEntry]) {
         let rows = rows as usize / KEY_TILE * KEY_TILE;
         for ((own, source), kind) in self.layers.iter().zip(&other.layers).zip(kinds) {
