@@ -70,11 +70,18 @@ pub struct Placement {
 /// End of the rows of a layout that samples of one prompt may share: S+K if these have a number format
 /// of their own, and otherwise as many of them as are whole tiles; 0 where nothing is dropped.
 pub(super) fn block_end(layout: &CacheLayout) -> u32 {
-    if layout.block_rows != 0 {
-        return layout.block_rows;
+    let apart = rows_apart(layout);
+    if apart != 0 {
+        return apart;
     }
     let drops = CachePolicy::from_number(layout.policy).is_some_and(CachePolicy::drops_rows);
     if drops { (layout.sinks + layout.selected) / KEY_TILE as u32 * KEY_TILE as u32 } else { 0 }
+}
+
+/// Rows of a slot in front of a ring with another number format: S+K; 0 where all have one, be it the
+/// block's.
+pub(super) fn rows_apart(layout: &CacheLayout) -> u32 {
+    if layout.block_rows < layout.rows { layout.block_rows } else { 0 }
 }
 
 /// How many rows of a sequence a layout still holds.
@@ -116,7 +123,7 @@ impl Placement {
             ring_first: 0,
             window: layout.window,
             reservoir: 0,
-            split: layout.block_rows,
+            split: rows_apart(layout),
             is_closed: true,
         };
         match CachePolicy::from_number(layout.policy) {
@@ -134,7 +141,7 @@ impl Placement {
                 };
                 let end = block_end(layout);
                 let is_settled = layout.elastic == 0 || prompt > layout.prompt_rows();
-                let is_apart = layout.block_rows != 0 || (layout.reselect == 0 && is_settled);
+                let is_apart = rows_apart(layout) != 0 || (layout.reselect == 0 && is_settled);
                 let is_closed = end == 0 || (is_apart && prompt >= sinks && ring_base >= end);
                 Placement {
                     sinks,

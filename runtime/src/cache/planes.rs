@@ -16,8 +16,8 @@ use std::ops::Range;
 use memmap2::{Advice, MmapMut};
 use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
-use super::placement::{Placement, block_end};
-use super::pools::{Pool, Seat};
+use super::placement::{Placement, block_end, rows_apart};
+use super::pools::{Pool, Seat, ring_bytes};
 use crate::RuntimeError;
 use crate::team::{LayerPlanes, PlaneStrides};
 
@@ -79,12 +79,12 @@ impl LayerShape {
     /// Distances in planes of a pool.
     fn pooled(&self, pool: &Pool) -> Option<PlaneStrides> {
         let LayerShape { kind, layout } = self;
-        let (Some(key_slot), Some(value_slot)) =
-            (pool.stride(kind.key_row_bytes), pool.stride(kind.value_row_bytes))
+        let [Some(key_slot), Some(value_slot)] =
+            ring_bytes(layout, kind).map(|bytes| pool.stride(bytes))
         else {
             return self.strides();
         };
-        let ring = |stride: u64| match layout.block_rows {
+        let ring = |stride: u64| match rows_apart(layout) {
             0 => 0,
             rows => pool.ring_at(rows).wrapping_mul(stride),
         };
@@ -147,7 +147,8 @@ struct HeadBytes {
     ring: u64,
 }
 
-/// Those of `rows` rows, a multiple of a tile and those of the block's last tile at least, with rows of so many bytes in the block and the ring.
+/// Those of `rows` rows, whole tiles or as many as the block's whole tiles, with rows of so many bytes in
+/// the block and the ring.
 fn head_bytes(rows: u64, block_rows: u32, [block, ring]: [u32; 2]) -> Option<HeadBytes> {
     let block_rows = u64::from(block_rows);
     // The tile in which they meet lies in both.

@@ -19,7 +19,7 @@ mod tests;
 
 use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
 
-use super::placement::block_end;
+use super::placement::{block_end, rows_apart};
 
 /// Rows of a tile.
 const TILE: u64 = KEY_TILE as u64;
@@ -69,7 +69,7 @@ impl Pool {
         if blocks == slots {
             return Some(Pool::whole(slots));
         }
-        let row_bytes = kinds.clone().flat_map(|kind| [kind.key_row_bytes, kind.value_row_bytes]);
+        let row_bytes = kinds.clone().flat_map(|kind| ring_bytes(layout, &kind));
         let of_tile = row_bytes.fold(0, common_divisor).max(1);
         let of_block = kinds.map(|kind| block_length(layout, &kind, of_tile.into())).max();
         let of_ring = ring_tiles(layout) * u64::from(of_tile);
@@ -124,13 +124,23 @@ impl Pool {
     }
 }
 
+/// Bytes of a key and of a value of the rows behind the block, which have the block's format where nothing
+/// else is kept.
+pub(super) fn ring_bytes(layout: &CacheLayout, kind: &KindEntry) -> [u32; 2] {
+    match layout.block_rows == layout.rows {
+        true => [kind.block_key_row_bytes, kind.block_value_row_bytes],
+        false => [kind.key_row_bytes, kind.value_row_bytes],
+    }
+}
+
 /// Strides that a block takes, of which a tile of the ring's format has `of_tile`: its whole tiles if rows
 /// have one format, else all of it in its own.
 fn block_length(layout: &CacheLayout, kind: &KindEntry, of_tile: u64) -> u64 {
-    if layout.block_rows == 0 {
+    let apart = rows_apart(layout);
+    if apart == 0 {
         return u64::from(block_end(layout)) / TILE * of_tile;
     }
-    let length = u64::from(layout.block_rows).div_ceil(TILE) * of_tile;
+    let length = u64::from(apart).div_ceil(TILE) * of_tile;
     let room = |block: u32, ring: u32| (length * u64::from(block)).div_ceil(u64::from(ring).max(1));
     room(kind.block_key_row_bytes, kind.key_row_bytes)
         .max(room(kind.block_value_row_bytes, kind.value_row_bytes))
