@@ -29,7 +29,7 @@
 //! samples of one prompt share ([`Seat`]), and a sample has the sums of a sequence by itself.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::ops::Range;
 

@@ -6,7 +6,13 @@ use weir_abi::{CacheLayout, CachePolicy};
 
 use super::{Placement, Seat};
 
-fn layout(elastic: bool, sinks: u32, selected: u32, recent: u32) -> CacheLayout {
+/// A layout with sinks, selected rows and a ring, of one format.
+pub(in crate::cache) fn layout(
+    elastic: bool,
+    sinks: u32,
+    selected: u32,
+    recent: u32,
+) -> CacheLayout {
     CacheLayout {
         policy: CachePolicy::Snapstream as u32,
         elastic: elastic.into(),

@@ -1,8 +1,17 @@
 //! Slots with a block and without one lie side by side, and fill a head.
 
-use weir_abi::{CacheLayout, CachePolicy, KindEntry};
+use weir_abi::{CacheLayout, KindEntry};
 
-use super::{Pool, TILE};
+use super::{Pool, TILE, ring_bytes, rows_apart};
+use crate::cache::placement::tests::layout;
+
+/// Which rows have the block's format.
+#[derive(Clone, Copy)]
+enum Block {
+    None,
+    Fixed,
+    All,
+}
 
 fn kind(block: [u32; 2], ring: [u32; 2]) -> KindEntry {
     KindEntry {
@@ -17,48 +26,35 @@ fn kind(block: [u32; 2], ring: [u32; 2]) -> KindEntry {
     }
 }
 
-/// A layout with sinks, selected rows and a ring.
-fn layout(rows: [u32; 3], has_block_format: bool) -> CacheLayout {
-    let [sinks, selected, recent] = rows;
-    CacheLayout {
-        policy: CachePolicy::Snapstream as u32,
-        elastic: 1,
-        sinks,
-        selected,
-        recent,
-        rows: sinks + selected + recent,
-        window: 0,
-        observed: 1,
-        pool: 1,
-        growth: 0,
-        in_flight: 0,
-        reservoir: 0,
-        reselect: 0,
-        block_rows: if has_block_format { sinks + selected } else { 0 },
-    }
-}
-
 #[test]
 fn parts_of_slots_do_not_overlap_and_fill_a_head() {
     let int4_in_f16 = kind([34, 34], [128, 128]);
     // Keys are wider than values.
     let uneven = kind([50, 34], [192, 128]);
-    for (kinds, format) in [
-        (vec![kind([0, 0], [68, 68])], false),
-        (vec![kind([0, 0], [136, 68])], false),
-        (vec![int4_in_f16], true),
-        (vec![uneven], true),
-        (vec![uneven, int4_in_f16], true),
+    for (kinds, block) in [
+        (vec![kind([0, 0], [68, 68])], Block::None),
+        (vec![kind([0, 0], [136, 68])], Block::None),
+        (vec![int4_in_f16], Block::Fixed),
+        (vec![uneven], Block::Fixed),
+        (vec![uneven, int4_in_f16], Block::Fixed),
+        (vec![int4_in_f16], Block::All),
+        (vec![uneven, int4_in_f16], Block::All),
     ] {
-        for rows in [[4, 124, 64], [4, 130, 20], [2, 3, 4], [70, 0, 500]] {
-            let layout = layout(rows, format);
+        for [sinks, selected, recent] in [[4, 124, 64], [4, 130, 20], [2, 3, 4], [70, 0, 500]] {
+            let layout = layout(true, sinks, selected, recent);
+            let block_rows = match block {
+                Block::None => 0,
+                Block::Fixed => sinks + selected,
+                Block::All => layout.rows,
+            };
+            let layout = CacheLayout { block_rows, ..layout };
             for (slots, blocks) in [(2, 1), (5, 1), (5, 4), (9, 3)] {
                 let pool = Pool::new(&layout, kinds.iter().copied(), slots, blocks).unwrap();
                 for kind in &kinds {
-                    for [block, ring] in [
-                        [kind.block_key_row_bytes, kind.key_row_bytes],
-                        [kind.block_value_row_bytes, kind.value_row_bytes],
-                    ] {
+                    let [key, value] = ring_bytes(&layout, kind);
+                    for [block, ring] in
+                        [[kind.block_key_row_bytes, key], [kind.block_value_row_bytes, value]]
+                    {
                         check(&layout, &pool, [slots, blocks], [block.into(), ring.into()]);
                     }
                 }
@@ -72,7 +68,8 @@ fn check(layout: &CacheLayout, pool: &Pool, [slots, blocks]: [u32; 2], row_bytes
     assert_eq!(stride % 64, 0, "slots begin at cache lines");
     let end = u64::from(super::block_end(layout));
     let in_front = end / TILE * TILE;
-    let ring_at = match layout.block_rows {
+    let apart = rows_apart(layout);
+    let ring_at = match apart {
         0 => 0,
         rows => pool.ring_at(rows).wrapping_mul(stride),
     };
@@ -80,7 +77,7 @@ fn check(layout: &CacheLayout, pool: &Pool, [slots, blocks]: [u32; 2], row_bytes
     for slot in 0..slots {
         let start = u64::from(pool.number(slot)) * stride;
         if slot < blocks && end > 0 {
-            let (rows, bytes) = match layout.block_rows {
+            let (rows, bytes) = match apart {
                 0 => (in_front, row_bytes[1]),
                 rows => (u64::from(rows).next_multiple_of(TILE), row_bytes[0]),
             };
@@ -95,6 +92,6 @@ fn check(layout: &CacheLayout, pool: &Pool, [slots, blocks]: [u32; 2], row_bytes
     assert_eq!(parts.last().unwrap().end, whole);
     let used: u64 = parts.iter().map(|part| part.end - part.start).sum();
     // Keys and values of other widths have one number.
-    let spare = u64::from(blocks) * if layout.block_rows == 0 { 0 } else { 8 * stride + in_front };
+    let spare = u64::from(blocks) * if apart == 0 { 0 } else { 8 * stride + in_front };
     assert!(whole - used <= spare, "{} bytes of {whole} are unused", whole - used);
 }
