@@ -30,6 +30,9 @@ const WINDOW: usize = 512;
 /// Most tokens that are held out.
 const HELD_OUT: usize = 8192;
 
+/// Most tokens that keys are measured on: a mean needs no more.
+const KEY_TOKENS: usize = 512;
+
 /// Most bytes of a text that are read: many times what any calibration takes.
 const MOST_BYTES: u64 = 32 << 20;
 
@@ -53,25 +56,13 @@ impl CalibrationText {
     ) -> Result<CalibrationText, Failure> {
         let name = path.display();
         let fail = |message: String| Failure::usage(format!("--calibrate {name}: {message}"));
-        let tokenizer = text.tokenizer.as_ref().ok_or_else(|| {
-            fail("the model has no tokenizer.json, so text means nothing to it".to_owned())
-        })?;
-        let broken = |error| Failure::other(format!("tokenizer.json: {error}"));
-        let packed = weir_tokenizer::pack(tokenizer).map_err(broken)?;
-        let tokenizer = Tokenizer::open(packed).map_err(broken)?;
+        if text.tokenizer.is_none() {
+            let message = "the model has no tokenizer.json, so text means nothing to it";
+            return Err(fail(message.to_owned()));
+        }
         let content = read_text(path).map_err(fail)?;
         let window = WINDOW.min(context as usize);
-        let mut windows: Vec<Vec<u32>> = Vec::new();
-        for document in content.split(SEPARATOR).map(str::trim).filter(|text| !text.is_empty()) {
-            let ids = tokenizer.encode(document, text.add_bos != Some(false)).map_err(broken)?;
-            let bos =
-                facts.bos.filter(|bos| text.add_bos == Some(true) || ids.first() == Some(bos));
-            let ids =
-                if bos.is_some() && ids.first() == bos.as_ref() { &ids[1..] } else { &ids[..] };
-            let room = (window - usize::from(bos.is_some())).max(1);
-            let parts = ids.chunks(room).map(|part| bos.iter().chain(part).copied().collect());
-            windows.extend(parts.filter(|window: &Vec<u32>| window.len() > 1));
-        }
+        let windows = windows(&content, text, facts, context)?;
         let all: usize = windows.iter().map(Vec::len).sum();
         if all == 0 {
             return Err(fail("there is no text in it".to_owned()));
@@ -96,6 +87,55 @@ impl CalibrationText {
         let stride = (all - kept).div_ceil(tokens.max(1)).max(1);
         CalibrationText { windows: windows.into_iter().step_by(stride).collect(), held_out }
     }
+}
+
+/// The windows that keys of caches with codes of four bits are measured on: the first of a
+/// calibration text, or else of a short text that is the same for all models; none without a
+/// tokenizer.
+pub fn key_text(
+    calibration: Option<&CalibrationText>,
+    text: &TextAssets,
+    facts: &ModelFacts,
+    context: u32,
+) -> Result<Vec<Vec<u32>>, Failure> {
+    let Some(calibration) = calibration else {
+        return windows(include_str!("key_text.txt"), text, facts, context);
+    };
+    let mut left = KEY_TOKENS;
+    let mut taken = Vec::new();
+    for window in &calibration.windows {
+        let part = &window[..window.len().min(left)];
+        left -= part.len();
+        taken.push(part.to_vec());
+        if left < 2 {
+            break;
+        }
+    }
+    Ok(taken)
+}
+
+/// A text in windows; none without a tokenizer.
+fn windows(
+    content: &str,
+    text: &TextAssets,
+    facts: &ModelFacts,
+    context: u32,
+) -> Result<Vec<Vec<u32>>, Failure> {
+    let Some(tokenizer) = &text.tokenizer else { return Ok(Vec::new()) };
+    let broken = |error| Failure::other(format!("tokenizer.json: {error}"));
+    let packed = weir_tokenizer::pack(tokenizer).map_err(broken)?;
+    let tokenizer = Tokenizer::open(packed).map_err(broken)?;
+    let window = WINDOW.min(context as usize);
+    let mut windows: Vec<Vec<u32>> = Vec::new();
+    for document in content.split(SEPARATOR).map(str::trim).filter(|text| !text.is_empty()) {
+        let ids = tokenizer.encode(document, text.add_bos != Some(false)).map_err(broken)?;
+        let bos = facts.bos.filter(|bos| text.add_bos == Some(true) || ids.first() == Some(bos));
+        let ids = if bos.is_some() && ids.first() == bos.as_ref() { &ids[1..] } else { &ids[..] };
+        let room = (window - usize::from(bos.is_some())).max(1);
+        let parts = ids.chunks(room).map(|part| bos.iter().chain(part).copied().collect());
+        windows.extend(parts.filter(|window: &Vec<u32>| window.len() > 1));
+    }
+    Ok(windows)
 }
 
 /// The beginning of a file of text.

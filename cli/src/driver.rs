@@ -24,7 +24,7 @@ use weir_runtime::facts::{
     BuildFacts, Facts, KernelFacts, PassFacts, SamplingFacts, SegmentFacts, WorkFacts,
 };
 
-use crate::calibrate::CalibrationText;
+use crate::calibrate::{self, CalibrationText};
 use crate::failure::Failure;
 use crate::options::{ComputeOption, ModelOptions, ReportOptions, formats_name};
 use crate::progress::Progress;
@@ -95,6 +95,14 @@ pub fn lower(
     };
     if stop != Some(IMPORTED) {
         let calibration_text = read_calibration(options, &lowered, progress)?;
+        let kv_dtype = chosen_kv_dtype(options);
+        let key_text = match kv_dtype.is_some_and(RowFormats::turns_keys) {
+            true => {
+                let Lowered { text, facts, context, .. } = &lowered;
+                calibrate::key_text(calibration_text.as_ref(), text, facts, *context)?
+            }
+            false => Vec::new(),
+        };
         let work = Arc::new(progress.start("rewriting"));
         let calibration = calibration_text.map(|text| {
             lowered.held_out = text.held_out;
@@ -108,7 +116,8 @@ pub fn lower(
             context,
             calibration,
             kv,
-            kv_dtype: chosen_kv_dtype(options),
+            kv_dtype,
+            key_text,
             max_rows: options.step_rows,
             weights,
             model_limit: lowered.facts.context_limit,
@@ -287,31 +296,36 @@ pub fn load_whole(
     })
 }
 
-/// Compiles the same weights once for each way to keep rows; the weights are packed once. Every set of
-/// options says one way and differs from the first in that alone.
+/// Compiles the same weights once for each way to keep rows; they are packed once, and once more for
+/// caches whose keys are centred. Every set of options says one way and differs from the first in that
+/// alone.
 pub fn load_each(
     ways: &[ModelOptions],
     report: &ReportOptions,
     progress: &Progress,
 ) -> Result<Vec<CompiledModel>, Failure> {
-    let Some(first) = ways.first() else { return Ok(Vec::new()) };
     for options in ways {
         kv(options)?;
     }
-    let mut lowered = lower(first, report, progress)?;
-    if !lowered.is_complete() {
-        return Err(not_complete());
-    }
-    let mut weights: Option<Arc<PackedWeights>> = None;
+    // Graphs differ where keys are centred; all else of a cache is said to the graph afterwards.
+    let mut graphs: [Option<(Lowered, Option<Arc<PackedWeights>>)>; 2] = [None, None];
     let mut models = Vec::with_capacity(ways.len());
     for options in ways {
-        lowered.kv = kv(options)?;
         let format = chosen_kv_dtype(options);
+        let graph = &mut graphs[usize::from(format.is_some_and(RowFormats::turns_keys))];
+        let (lowered, weights) = match graph {
+            Some(graph) => graph,
+            None => graph.insert((lower(options, report, progress)?, None)),
+        };
+        if !lowered.is_complete() {
+            return Err(not_complete());
+        }
+        lowered.kv = kv(options)?;
         let keep = Keep { kv: &lowered.kv, format, context: lowered.context };
         keep.rows(&mut lowered.graph, options.step_rows)
             .map_err(|error| Failure::usage(format!("--kv {}: {error}", lowered.kv)))?;
         let how = Emission::default();
-        let model = with_image(&mut lowered, options, progress, how, |image, _| {
+        let model = with_image(lowered, options, progress, how, |image, _| {
             let work = progress.start_bytes("packing", image.weights.bytes);
             let mut progress = |done, _| work.at(done);
             let packed = match weights.take().filter(|packed| packed.holds(&image.weights)) {
@@ -319,12 +333,14 @@ pub fn load_each(
                 None => Arc::new(PackedWeights::pack(&image.weights, &mut progress)?),
             };
             let memory = ModelInMemory::with_weights(image, &packed)?;
-            weights = Some(packed);
+            *weights = Some(packed);
             Ok(CompiledModel::from_parts(memory.code, memory.tables, memory.weights)?)
         })?;
         models.push(model);
     }
-    print_times(&lowered, report);
+    for (lowered, _) in graphs.iter().flatten() {
+        print_times(lowered, report);
+    }
     Ok(models)
 }
 

@@ -186,7 +186,7 @@ impl CacheDecl {
     /// Whether all keys lie in it turned ([`mod@crate::interpret::turn`]), and queries are turned before
     /// they meet them: where some rows are codes of four bits.
     pub fn turns_keys(&self) -> bool {
-        self.format == CacheFormat::I4 || self.block == Some(CacheFormat::I4)
+        RowFormats { ring: self.format, block: self.block }.turns_keys()
     }
 
     /// Number formats of rows in the cache and of a prompt that is longer than it. Such a prompt is
@@ -253,6 +253,13 @@ pub struct RowFormats {
     pub ring: CacheFormat,
     /// The immutable block's, if it is another one.
     pub block: Option<CacheFormat>,
+}
+
+impl RowFormats {
+    /// Whether any rows are codes of four bits: all keys are turned then.
+    pub fn turns_keys(self) -> bool {
+        self.ring == CacheFormat::I4 || self.block == Some(CacheFormat::I4)
+    }
 }
 
 impl From<CacheFormat> for RowFormats {

@@ -30,6 +30,9 @@ pub struct Options {
     pub weights: WeightChoice,
     /// What codes of rounded weights are chosen by; without it they are rounded to nearest.
     pub calibration: Option<Calibration>,
+    /// Windows of a text, in tokens, that keys of caches with codes of four bits are measured on;
+    /// where there are none, such keys are not centred.
+    pub key_text: Vec<Vec<u32>>,
     /// Positions that the model was made for, where its files say so.
     pub model_limit: Option<u32>,
 }

@@ -36,6 +36,11 @@ pub const PIPELINE: &[Position] = &[
         "calibrate-weights",
         "behind the choice of formats; before stacks and layers, while each product has its own weight",
     ),
+    at(
+        "centre-keys",
+        "behind the last change of weights, by which keys are measured; while each layer has its own \
+         constants",
+    ),
     at("fuse-projections", "while constants are read by nodes: stacked weights need no parameters"),
     at("fuse-residual", "after bias and weight have found their product, which then is final"),
     at("fold-layers", "after everything that compares constants; all later passes see kinds"),

@@ -46,6 +46,11 @@ pub const PASSES: &[Pass] = &[
         run: |graph, options| weights::calibrate_weights::run(graph, options.calibration.as_ref()),
     },
     Pass {
+        name: "centre-keys",
+        file: "kv/centre_keys.rs",
+        run: |graph, options| kv::centre_keys::run(graph, options.kv_dtype, &options.key_text),
+    },
+    Pass {
         name: "drop-constants",
         file: "layers/drop_constants.rs",
         run: |graph, _| Ok(layers::drop_constants::run(graph).into()),

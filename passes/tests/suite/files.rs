@@ -2,7 +2,7 @@
 //! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
 //!
 //! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`,
-//! `; weights = int4`, `; calibrate = 1 2 3 | 4 5` (windows of tokens). Behind the line the pass's
+//! `; weights = int4`, `; calibrate = 1 2 3 | 4 5` (windows of tokens), `; text = 1 2 3 | 4 5` (that keys are measured on). Behind the line the pass's
 //! notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some
 //! steps, and must give the same logits, to 1e-5 or the header's `; tolerance`.
 
@@ -24,6 +24,12 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/files/passes")
 }
 
+/// Windows of tokens: `1 2 3 | 4 5`.
+fn windows(text: &str) -> Vec<Vec<u32>> {
+    let window = |window: &str| window.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    text.split('|').map(window).collect()
+}
+
 fn directives(text: &str) -> (Options, f32) {
     let mut tolerance = 1e-5;
     let mut options = Options {
@@ -33,6 +39,7 @@ fn directives(text: &str) -> (Options, f32) {
         max_rows: 4,
         weights: WeightChoice::default(),
         calibration: None,
+        key_text: Vec::new(),
         model_limit: None,
     };
     for line in text.lines().take_while(|line| line.starts_with(';')) {
@@ -44,11 +51,9 @@ fn directives(text: &str) -> (Options, f32) {
             ("tolerance", value) => tolerance = value.parse().unwrap(),
             ("max_rows", value) => options.max_rows = value.parse().unwrap(),
             ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
+            ("text", value) => options.key_text = windows(value),
             ("calibrate", value) => {
-                let windows = value.split('|').map(|window| {
-                    window.split_whitespace().map(|id| id.parse().unwrap()).collect()
-                });
-                let windows = windows.collect();
+                let windows = windows(value);
                 options.calibration = Some(Calibration { windows, watch: Watch::default() });
             }
             ("kv_dtype", value) => {

@@ -81,6 +81,7 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,
+        key_text: Vec::new(),
         model_limit: imported.facts.context_limit,
     };
     let (graph, _) = run(imported.graph, &options).map_err(|error| error.to_string())?;
@@ -177,6 +178,7 @@ fn a_context_beyond_the_tables_is_refused() {
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,
+        key_text: Vec::new(),
         model_limit: imported.facts.context_limit,
     };
     let message = run(imported.graph, &options).unwrap_err().to_string();
@@ -197,6 +199,7 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
         max_rows: 64,
         weights: WeightChoice::default(),
         calibration: None,
+        key_text: Vec::new(),
         model_limit: imported.facts.context_limit,
     };
     let (_, report) = run(imported.graph, &options).unwrap();

@@ -106,8 +106,9 @@ pub fn choose_codes(
     let mut chosen = BTreeMap::new();
     let mut choices: Vec<Choice> = Vec::new();
     for (products, is_bent) in [(tied, false), (others, true)] {
-        let mut walk = Walk::new(graph, &products, windows, chosen, is_bent)?;
         let products: HashMap<Node, Const> = products.into_iter().collect();
+        let ends = products.keys().copied().collect();
+        let mut walk = Walk::new(graph, ends, windows, chosen, is_bent)?;
         for node in std::mem::take(&mut walk.needed) {
             if let Some(constant) = products.get(&node)
                 && !walk.chosen.contains_key(constant)
@@ -122,16 +123,39 @@ pub fn choose_codes(
     Ok((chosen, choices))
 }
 
+/// Gives rows of each of the values, of all windows, with the weights as they are in the file.
+pub fn values_of(
+    graph: &Graph,
+    values: &HashSet<Value>,
+    windows: &[Vec<u32>],
+    mut see: impl FnMut(Value, &[Tensor]) -> Result<(), PassError>,
+) -> Result<(), PassError> {
+    let makes = |node: &Node| graph.main.nodes[*node].results.iter().any(|v| values.contains(v));
+    let ends: HashSet<Node> = graph.main.order.iter().copied().filter(makes).collect();
+    let mut walk = Walk::new(graph, ends, windows, BTreeMap::new(), false)?;
+    for value in values {
+        *walk.readers.entry(*value).or_default() += 1;
+    }
+    for node in std::mem::take(&mut walk.needed) {
+        walk.step(node)?;
+        for value in graph.main.nodes[node].results.iter().filter(|v| values.contains(v)) {
+            see(*value, &walk.pair(*value)?.exact)?;
+            walk.release(*value);
+        }
+    }
+    Ok(())
+}
+
 impl<'g> Walk<'g> {
     fn new(
         graph: &'g Graph,
-        products: &[(Node, Const)],
+        ends: HashSet<Node>,
         windows: &'g [Vec<u32>],
         chosen: BTreeMap<Const, Constant>,
         is_bent: bool,
     ) -> Result<Walk<'g>, PassError> {
         let body = &graph.main;
-        let needed = needed(body, products);
+        let needed = needed(body, ends);
         let mut readers: HashMap<Value, usize> = HashMap::new();
         for operand in needed.iter().flat_map(|node| &body.nodes[*node].operands) {
             *readers.entry(*operand).or_default() += 1;
@@ -308,16 +332,21 @@ impl<'g> Walk<'g> {
             }
         }
         for operand in &data.operands {
-            if let Some(count) = self.readers.get_mut(operand) {
-                *count -= 1;
-                if *count == 0 {
-                    self.readers.remove(operand);
-                    self.values.remove(operand);
-                    self.inputs.remove(operand);
-                }
-            }
+            self.release(*operand);
         }
         Ok(())
+    }
+
+    /// A value has been read once.
+    fn release(&mut self, value: Value) {
+        if let Some(count) = self.readers.get_mut(&value) {
+            *count -= 1;
+            if *count == 0 {
+                self.readers.remove(&value);
+                self.values.remove(&value);
+                self.inputs.remove(&value);
+            }
+        }
     }
 
     fn pair(&self, value: Value) -> Result<&Pair, PassError> {
@@ -360,9 +389,8 @@ impl<'g> Walk<'g> {
     }
 }
 
-/// Nodes in order that the inputs of the products, and the products themselves, depend on.
-fn needed(body: &Body, products: &[(Node, Const)]) -> Vec<Node> {
-    let mut nodes: HashSet<Node> = products.iter().map(|(node, _)| *node).collect();
+/// Some nodes and all that they depend on, in order.
+fn needed(body: &Body, mut nodes: HashSet<Node>) -> Vec<Node> {
     let mut values: HashSet<Value> = HashSet::new();
     for node in body.order.iter().rev() {
         let data = &body.nodes[*node];
