@@ -30,8 +30,9 @@ const WINDOW: usize = 512;
 /// Most tokens that are held out.
 const HELD_OUT: usize = 8192;
 
-/// Most tokens that keys are measured on: a mean needs no more.
-const KEY_TOKENS: usize = 512;
+/// Windows that keys are measured on, and tokens of each: the error of a mean of so many keys is a
+/// hundredth of their deviation's square, and the walk through 8 billion weights takes minutes.
+const KEY_WINDOWS: [usize; 2] = [4, 32];
 
 /// Most bytes of a text that are read: many times what any calibration takes.
 const MOST_BYTES: u64 = 32 << 20;
@@ -89,29 +90,25 @@ impl CalibrationText {
     }
 }
 
-/// The windows that keys of caches with codes of four bits are measured on: the first of a
-/// calibration text, or else of a short text that is the same for all models; none without a
-/// tokenizer.
+/// The windows that keys of caches with codes of four bits are measured on: of a calibration text, or
+/// else of a short text that is the same for all models; none without a tokenizer.
 pub fn key_text(
     calibration: Option<&CalibrationText>,
     text: &TextAssets,
     facts: &ModelFacts,
     context: u32,
 ) -> Result<Vec<Vec<u32>>, Failure> {
-    let Some(calibration) = calibration else {
-        return windows(include_str!("key_text.txt"), text, facts, context);
-    };
-    let mut left = KEY_TOKENS;
-    let mut taken = Vec::new();
-    for window in &calibration.windows {
-        let part = &window[..window.len().min(left)];
-        left -= part.len();
-        taken.push(part.to_vec());
-        if left < 2 {
-            break;
+    let own: Vec<Vec<u32>>;
+    let all = match calibration {
+        Some(calibration) => &calibration.windows,
+        None => {
+            own = windows(include_str!("key_text.txt"), text, facts, context)?;
+            &own
         }
-    }
-    Ok(taken)
+    };
+    let [count, tokens] = KEY_WINDOWS;
+    let spread = all.iter().step_by(all.len().div_ceil(count).max(1));
+    Ok(spread.map(|window| window[..window.len().min(tokens)].to_vec()).collect())
 }
 
 /// A text in windows; none without a tokenizer.
