@@ -175,7 +175,9 @@ fn rotated_mean(
     key: Vec<f32>,
 ) -> Result<Vec<f32>, PassError> {
     let tables = [tables[0].tensor()?, tables[1].tensor()?];
-    let positions = tables[0].sizes().first().copied().unwrap_or(0);
+    // Stacked tables: the sequence of POSITIONS rows is rotated by the set that is for its length.
+    let sets = graph.rotary.sets.max(1) as usize;
+    let positions = tables[0].sizes().first().copied().unwrap_or(0) / sets;
     let rows = POSITIONS.min(positions);
     let places: Vec<i64> = (0..rows).map(|row| (row * positions / rows) as i64).collect();
     let repeated: Vec<f32> = std::iter::repeat_n(&key, rows).flatten().copied().collect();
