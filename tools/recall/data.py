@@ -104,6 +104,7 @@ def with_numbers(tokenizer):
 SYLLABLES = "ba be bo da den dor el en fa fen gar go hal im jo ka kel lan lo mar mi na nor o pel qua ra rin sa sol ta tor u van vel wi xan ya zor".split()
 NOUNS = ["number", "special number", "special magic number", "magic number", "secret code", "code", "access code",
          "password", "special magic word", "secret word", "token", "lucky number", "label", "value", "special magic uuid"]
+CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 HELD_OUT_NOUNS = ["locker code", "tag", "magic value", "docket"]
 KEYS = [["word", "pair"], ["word", "word", "pair", "pair", "pair", "name", "code", "number"],
         ["word", "word", "pair", "pair", "pair", "name", "code", "number", "uuid"]]
@@ -140,6 +141,8 @@ class World:
             return digits(rng, 3, 7)
         if kind == "code":
             return "".join(rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(rng.randint(1, 3))) + "-" + digits(rng, 2, 4)
+        if kind == "capitals":
+            return "".join(rng.choice(CAPITALS) for _ in range(rng.randint(3, 5)))
         if kind == "hex":
             return hexes(rng, rng.choice([6, 8, 8, 12]))
         return "-".join(hexes(rng, n) for n in (8, 4, 4, 4, 12))
@@ -222,7 +225,7 @@ class Document:
         if families is None:
             names = ["multikey"] * 4 + ["multivalue"] * 3 + ["single", "passkey"]
             if level > 1:
-                names += ["multiquery", "trace", "trace", "copy", "dictionary"]
+                names += ["multiquery", "trace", "trace", "trace", "copy", "copy", "copy", "dictionary"]
             families = sorted(set(rng.choices(names, k=1 if rng.random() < 0.5 else 2)))
         self.families = families
         one = rng.random() < 0.6            # one kind and one wording throughout: the harder case
@@ -230,6 +233,7 @@ class Document:
         self.value_kind = rng.choice(VALUES[level]) if one or rng.random() < 0.5 else None
         self.noun = rng.choice(self.nouns()) if one or rng.random() < 0.5 else None
         self.form = rng.choice(self.forms()) if one else None
+        self.variable_kind = rng.choice(["code", "capitals"])
         self.joint = rng.choice([" ", "\n"])
         self.filler_kind = filler or rng.choice(["text"] * 5 + ["noise", "words"])
         self.source, self.paragraph = rng.choice(world.texts), iter(())
@@ -362,7 +366,7 @@ class Document:
                 listed = ", ".join(k for k, _ in pairs[:-1]) + " and " + pairs[-1][0]
                 asks.append((family, [q.format(a=noun, list=listed) for q in SEVERAL], " " + "; ".join(f"{k}: {v}" for k, v in pairs)))
             elif family == "trace":
-                names = [self.new("code").replace("-", "") for _ in range(rng.randint(2, 4))]
+                names = [self.new(self.variable_kind).replace("-", "") for _ in range(rng.randint(2, 4))]
                 value = digits(rng, 3, 6)
                 head = rng.choice(["", "VAR ", "Let "])
                 state(*(f"{head}{name} = {names[i - 1] if i else value}." for i, name in enumerate(names)))
@@ -372,7 +376,9 @@ class Document:
                                                       ([f"Trace {names[i]}:"], f" {names[i]} = {chain}")])))
             elif family == "copy":
                 key = self.key()
-                words = rng.choice(rng.choice(self.world.texts)).replace('"', "").split()
+                text = self.source if rng.random() < 0.5 else rng.choice(self.world.texts)
+                start = rng.randrange(len(text))
+                words = " ".join(text[start:start + 4]).replace('"', "").split()
                 n = rng.randint(8, 40)
                 start = rng.randrange(max(1, len(words) - n))
                 passage = " ".join(words[start:start + n])
