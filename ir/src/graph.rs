@@ -356,8 +356,10 @@ pub struct CacheRows {
     pub elastic: bool,
     /// S.
     pub sinks: u32,
-    /// K.
+    /// K; where heads have different numbers of them the least.
     pub selected: u32,
+    /// K of each key/value head, where they differ; empty where they do not.
+    pub by_head: Vec<u32>,
     /// R.
     pub recent: u32,
     /// Rows beside these that no prompt fills: room for generated ones.
@@ -387,6 +389,7 @@ impl CacheRows {
             elastic: true,
             sinks: 0,
             selected: 0,
+            by_head: Vec::new(),
             recent,
             growth: 0,
             in_flight: 0,
@@ -399,7 +402,17 @@ impl CacheRows {
         }
     }
 
-    /// S + K: rows of the immutable block.
+    /// K of a head.
+    pub fn selected_of(&self, head: usize) -> u32 {
+        self.by_head.get(head).copied().unwrap_or(self.selected)
+    }
+
+    /// K of the head with the most.
+    pub fn most_selected(&self) -> u32 {
+        self.by_head.iter().copied().max().unwrap_or(self.selected)
+    }
+
+    /// S + K: rows of the immutable block that every head has.
     pub fn block_rows(&self) -> u32 {
         self.sinks + self.selected
     }
@@ -409,14 +422,15 @@ impl CacheRows {
         self.sinks + self.selected + self.recent
     }
 
-    /// S + K + R, and the rows beside them: rows of a slot.
+    /// S + K + R, and the rows beside them: rows of a slot that every head has. Heads of which more rows
+    /// are selected have the others behind these.
     pub fn rows(&self) -> u32 {
         self.prompt_rows() + self.growth + self.in_flight + self.reservoir
     }
 
     /// Whether rows of longer prompts are selected by what queries attend to.
     pub fn observes(&self) -> bool {
-        matches!(self.policy, KvPolicy::Snapstream | KvPolicy::Snapkv) && self.selected > 0
+        matches!(self.policy, KvPolicy::Snapstream | KvPolicy::Snapkv) && self.most_selected() > 0
     }
 }
 
@@ -571,6 +585,7 @@ impl CacheRows {
         if matches!(self.policy, KvPolicy::Stream | KvPolicy::Window) && self.selected > 0 {
             return Err(format!("policy {} selects no rows", self.policy.name()));
         }
+        self.check_heads()?;
         if self.policy == KvPolicy::Window && self.sinks > 0 {
             return Err("a window has no sinks".into());
         }
@@ -595,6 +610,29 @@ impl CacheRows {
                             reservoir or had selected anew";
                 return Err(what.into());
             }
+        }
+        Ok(())
+    }
+    /// Checks the numbers of rows by head.
+    fn check_heads(&self) -> Result<(), String> {
+        let Some(least) = self.by_head.iter().min() else { return Ok(()) };
+        if *least != self.selected || self.by_head.iter().all(|rows| rows == least) {
+            let (selected, by_head) = (self.selected, &self.by_head);
+            return Err(format!("selected={selected} is not the least of different {by_head:?}"));
+        }
+        let room = u32::MAX - (self.sinks + self.recent);
+        let beside = [self.growth, self.in_flight]
+            .iter()
+            .try_fold(room, |room, rows| room.checked_sub(*rows));
+        if beside.is_none_or(|room| self.most_selected() > room) {
+            return Err("the sum of rows of a head overflows".into());
+        }
+        if !matches!(self.policy, KvPolicy::Snapstream | KvPolicy::Snapkv | KvPolicy::Random) {
+            return Err(format!("policy {} selects no rows by head", self.policy.name()));
+        }
+        if self.reservoir > 0 || self.reselect {
+            let what = "rows by head go neither with a reservoir nor with rows selected anew";
+            return Err(what.into());
         }
         Ok(())
     }

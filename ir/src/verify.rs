@@ -132,6 +132,14 @@ impl<'g> Verifier<'g> {
                     if let Err(message) = layout.check() {
                         self.error(id, message);
                     }
+                    let heads = layout.by_head.len();
+                    if heads > 0 && heads != cache.kv_heads as usize {
+                        let has = cache.kv_heads;
+                        self.error(id, format!("has rows of {heads} heads and {has} heads"));
+                    }
+                    if heads > 0 && cache.block.is_some() {
+                        self.error(id, "has rows by head and a type of its block");
+                    }
                     if layout.policy == KvPolicy::Window
                         && (cache.window == 0 || layout.recent < cache.window)
                     {

@@ -59,6 +59,8 @@ pub struct Kept {
     pub oldest: usize,
     /// N: rows behind the ring, a sample of what has left it.
     pub reservoir: usize,
+    /// Row of the first selected one that not every head has: in a tile of its own, behind all others.
+    pub further: usize,
     /// Positions of the selected rows per key/value head, ascending.
     pub positions: Vec<Vec<usize>>,
 }
@@ -81,7 +83,16 @@ impl Kept {
             in_flight,
             oldest: anchor.max(length.saturating_sub(recent)),
             reservoir: layout.reservoir as usize,
+            further: (layout.rows() as usize).next_multiple_of(TILE),
             positions: Vec::new(),
+        }
+    }
+
+    /// The row of a head's `index`-th selected row.
+    pub fn selected_row(&self, index: usize) -> usize {
+        match index.checked_sub(self.valid) {
+            None => self.sinks + index,
+            Some(behind) => self.further + behind,
         }
     }
 
@@ -165,6 +176,11 @@ impl CacheState {
     /// Lays out what is left as the beginning of a prompt, in the order of positions, without the last
     /// `without` rows. Rows that were dropped no longer count.
     pub fn reopen(&mut self, without: usize) -> Result<(), EvalFault> {
+        let differs = |kept: &Kept| kept.positions.iter().any(|rows| rows.len() != kept.valid);
+        if self.kept.as_ref().is_some_and(differs) {
+            let what = "heads hold different numbers of rows, which no prompt goes on behind";
+            return Err(EvalFault::Operand(what.into()));
+        }
         let Some(kept) = self.kept.take() else { return Ok(()) };
         let end = self.rows.checked_sub(without).ok_or_else(|| {
             EvalFault::Operand(format!("{without} rows less than {} are none", self.rows))
@@ -210,7 +226,7 @@ impl CacheState {
             let row = self.kept.as_ref().map_or(self.rows, placed);
             // Where a prompt's row will lie, if it is written there.
             let placed = self.kept.as_ref().or(placement.as_ref()).map(placed);
-            let is_block = placed.is_some_and(|row| row < self.block_rows());
+            let is_block = placed.is_some_and(|row| self.is_block(row));
             self.keys.write(row, &key[index * key_row..][..key_row], is_block)?;
             self.values.write(row, &value[index * value_row..][..value_row], is_block)?;
             self.rows += 1;
@@ -377,6 +393,13 @@ impl CacheState {
         self.decl.block_rows() as usize
     }
 
+    /// Whether a row has the block's format: of a cache that is a block as a whole all have it.
+    fn is_block(&self, row: usize) -> bool {
+        let rows = self.decl.layout.as_ref().map(|layout| layout.rows() as usize);
+        let end = self.block_rows();
+        row < end || (end > 0 && rows == Some(end))
+    }
+
     /// Where the rows of the running prompt of `length` rows lie in the cache, of which this state keeps
     /// each in the row of its position: a prompt comes as a whole, and those that drop rows are dense to
     /// their end.
@@ -398,7 +421,9 @@ impl CacheState {
         let mut seen: Vec<usize> = (0..kept.sinks.min(rows)).filter(|row| near(*row)).collect();
         let chosen = kept.positions.get(head).map_or(&[][..], Vec::as_slice);
         seen.extend(
-            (0..kept.valid).filter(|index| near(chosen[*index])).map(|index| kept.sinks + index),
+            (0..kept.valid)
+                .filter(|index| near(chosen[*index]))
+                .map(|index| kept.selected_row(index)),
         );
         seen.extend((0..kept.ring).filter_map(|index| {
             kept.held(index, rows).filter(|held| near(*held)).map(|_| kept.base + index)
@@ -406,6 +431,7 @@ impl CacheState {
         // No window reads a cache with a reservoir.
         let sample = kept.left(rows).min(kept.reservoir);
         seen.extend((0..sample).map(|index| kept.base + kept.ring + index));
+        seen.extend((kept.valid..chosen.len()).map(|index| kept.selected_row(index)));
         seen
     }
 
@@ -417,7 +443,7 @@ impl CacheState {
         }
         let length = self.rows;
         let kept = Kept::of(&layout, length);
-        let Kept { sinks, valid, .. } = kept;
+        let sinks = kept.sinks;
         let [capacity, recent] = [layout.selected, layout.recent].map(|rows| rows as usize);
         let middle = length.saturating_sub(sinks + recent);
         let heads = self.decl.kv_heads as usize;
@@ -427,8 +453,8 @@ impl CacheState {
         }
         let positions: Vec<Vec<usize>> = (0..heads)
             .map(|head| {
-                if valid == middle {
-                    return Ok((sinks..sinks + valid).collect());
+                if middle <= layout.selected_of(head) as usize {
+                    return Ok((sinks..sinks + middle).collect());
                 }
                 let chosen = self.select(head, &layout, middle)?;
                 Ok(chosen.into_iter().map(|candidate| sinks + candidate).collect())
@@ -441,12 +467,12 @@ impl CacheState {
         for head in 0..heads {
             let early = (0..sinks.min(length)).map(|row| (row, row));
             let middle = kept.positions[head].iter().enumerate();
-            let middle = middle.map(|(index, position)| (sinks + index, *position));
+            let middle = middle.map(|(index, position)| (kept.selected_row(index), *position));
             let late = last.clone().map(|position| (kept.row(position), position));
             for (row, position) in early.chain(middle).chain(late) {
                 keys.copy(row, head, &self.keys, position)?;
                 values.copy(row, head, &self.values, position)?;
-                if !is_in_place && row < self.block_rows() {
+                if !is_in_place && self.is_block(row) {
                     keys.round_to_block(row, head);
                     values.round_to_block(row, head);
                 }
@@ -466,7 +492,7 @@ impl CacheState {
         layout: &CacheRows,
         candidates: usize,
     ) -> Result<Vec<usize>, EvalFault> {
-        let count = layout.selected as usize;
+        let count = layout.selected_of(head) as usize;
         if count == 0 {
             return Ok(Vec::new());
         }

@@ -209,6 +209,19 @@ impl<'t> Line<'t> {
         })
     }
 
+    /// `[4,6,5]`
+    fn numbers<T: FromStr>(&mut self) -> Result<Vec<T>, ParseError> {
+        self.expect("[")?;
+        let before = self.at;
+        let list = self.until(']')?;
+        list.split(',').map(|number| number.trim().parse()).collect::<Result<_, _>>().map_err(
+            |_| {
+                self.at = before;
+                self.error("these are not numbers that fit here")
+            },
+        )
+    }
+
     fn field<T: FromStr>(&mut self, name: &str) -> Result<T, ParseError> {
         self.expect(name)?;
         self.expect("=")?;
@@ -450,6 +463,7 @@ impl<'t> Line<'t> {
                 recent: self.field("recent")?,
                 observed: self.field("observed")?,
                 pool: self.field("pool")?,
+                by_head: if self.take("by_head=") { self.numbers()? } else { Vec::new() },
                 growth: if self.take("growth=") { self.number()? } else { 0 },
                 in_flight: if self.take("in_flight=") { self.number()? } else { 0 },
                 reservoir: if self.take("reservoir=") { self.number()? } else { 0 },

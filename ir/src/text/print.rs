@@ -93,6 +93,10 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
             rows.observed,
             rows.pool
         )?;
+        if !rows.by_head.is_empty() {
+            let numbers: Vec<String> = rows.by_head.iter().map(u32::to_string).collect();
+            write!(text, " by_head=[{}]", numbers.join(","))?;
+        }
         if rows.growth > 0 {
             write!(text, " growth={}", rows.growth)?;
         }

@@ -34,6 +34,17 @@ fn broken_promises_are_named() {
         "type=f16 block=i8 window=0",
         "k0: has a type of its block and no block",
     );
+    check("pool=3", "pool=3 by_head=[2,2]", "selected=2 is not the least of different [2, 2]");
+    check("pool=3", "pool=3 by_head=[3,4]", "selected=2 is not the least of different [3, 4]");
+    check("pool=3", "pool=3 by_head=[2,4]", "k0: has rows of 2 heads and 1 heads");
+    check("pool=3", "pool=3 by_head=[2,4] reservoir=1", "neither with a reservoir");
+    check(
+        "type=f32 window=0 policy=snapstream elastic=true sinks=1 selected=2 recent=2 observed=2 \
+         pool=3",
+        "type=f32 block=i8 window=0 policy=snapstream elastic=true sinks=1 selected=2 recent=2 \
+         observed=2 pool=3 by_head=[2,4]",
+        "k0: has rows by head and a type of its block",
+    );
     check("layer=0 kv", "layer=1 kv", "k0 is of layer 1, not 0");
     check("  cache_append(v6, v6) {cache=k0}\n", "", "does not append to k0");
     check("weights=[c1, c2]", "weights=[c2, c1]", "weight c2 is f32[2, 2], not f32[2]");
@@ -57,6 +68,15 @@ fn caches_have_five_number_formats_and_blocks_their_own() {
         let graph = parse(&text).unwrap();
         assert!(verify(&graph, graph.stage).is_ok(), "{name}");
         assert_eq!(crate::text::print(&graph), text);
+    }
+}
+
+#[test]
+fn rows_by_head_are_read_and_written() {
+    let text = EXAMPLE.replace("pool=3", "pool=3 by_head=[2,17,4]");
+    assert_eq!(crate::text::print(&parse(&text).unwrap()), text);
+    for wrong in ["[2,x]", "[]", "2,4", "[2,-4]"] {
+        assert!(parse(&EXAMPLE.replace("pool=3", &format!("pool=3 by_head={wrong}"))).is_err());
     }
 }
 

@@ -61,9 +61,17 @@ impl Keep<'_> {
             )));
         }
         let windowed = |cache: &CacheDecl| cache.window > 0 && cache.window < self.context;
-        let bounded = graph.caches.values().filter(|cache| !windowed(cache)).count();
-        let mut rows = self.kv.rows(self.context, bounded)?.into_iter();
+        let bounded = graph.caches.values().filter(|cache| !windowed(cache));
+        let heads: Vec<u32> = bounded.map(|cache| cache.kv_heads).collect();
+        let mut rows = self.kv.rows(self.context, &heads)?.into_iter();
         let format = self.format.unwrap_or_else(|| suits_products(graph).into());
+        if format.block.is_some() && rows.as_slice().iter().any(|rows| !rows.by_head.is_empty()) {
+            return Err(KvError::Numbers(
+                "a budget by head and a number format of the block exclude each other: rows that only \
+                 some heads have lie behind the ring, in its format"
+                    .to_owned(),
+            ));
+        }
         let anew = rows.as_slice().iter().filter(|rows| rows.reselect);
         let observed = anew.map(|rows| rows.observed).max().unwrap_or(0);
         let mut rings = 0;

@@ -87,3 +87,54 @@ fn a_prompt_that_fits_is_computed_over_what_is_kept() {
         assert_eq!((0..16).all(|row| is_levels(&state, row)), format == CacheFormat::I4);
     }
 }
+
+/// A prompt of two heads whose keys are these and whose values are positions; then the mean of the values
+/// that each head's query 0 reads.
+fn read_by_head(keys: [&[f32]; 2]) -> (Vec<Vec<usize>>, Vec<f32>) {
+    let ring = CacheRows::ring(KvPolicy::Snapstream, 2);
+    let layout = CacheRows { sinks: 1, selected: 1, by_head: vec![1, 3], observed: 2, ..ring };
+    let decl = CacheDecl {
+        layer: 0,
+        kv_heads: 2,
+        key_width: 1,
+        value_width: 1,
+        format: CacheFormat::F32,
+        block: None,
+        window: 0,
+        layout: Some(layout),
+    };
+    let mut state = CacheState::new(&decl).unwrap();
+    let score = Score { scale: 1.0, softcap: 0.0 };
+    let rows = keys[0].len();
+    let both = |of: &dyn Fn(usize, usize) -> f32, rows: usize| {
+        let numbers = (0..rows).flat_map(|row| [of(row, 0), of(row, 1)]).collect();
+        Tensor::from_f32(DType::F32, vec![rows, 2, 1], numbers)
+    };
+    let values = both(&|row, _| row as f32, rows);
+    state.append(&both(&|row, head| keys[head][row], rows), &values).unwrap();
+    state.attend(&both(&|_, _| 1.0, rows), None, score).unwrap();
+    state.finish_prompt().unwrap();
+    let next = both(&|_, _| rows as f32, 1);
+    state.append(&both(&|_, _| 0.0, 1), &next).unwrap();
+    let means = state.attend(&both(&|_, _| 0.0, 1), None, score).unwrap();
+    let positions = state.kept().unwrap().positions.clone();
+    assert_eq!(state.reopen(0).is_err(), positions[1].len() > 1);
+    (positions, means.f32s().unwrap().to_vec())
+}
+
+#[test]
+fn heads_keep_as_many_rows_as_each_has() {
+    // S = 1, R = 2: candidates are 1 to 4, and the shortest head has 4 rows. The ring holds 6 and 7.
+    let keys = [&[0.0, 1.0, 3.0, 0.0, 2.0, 0.0, 0.0][..], &[0.0, 1.0, 3.0, 0.0, 2.0, 0.0, 0.0]];
+    let (positions, means) = read_by_head(keys);
+    assert_eq!(positions, [vec![2], vec![1, 2, 4]]);
+    assert_eq!(means, [(2.0 + 6.0 + 7.0) / 4.0, (1.0 + 2.0 + 4.0 + 6.0 + 7.0) / 6.0]);
+    // Two candidates: the second head keeps both and has a row left, which nobody takes.
+    let (positions, means) = read_by_head(keys.map(|keys| &keys[..5]));
+    assert_eq!(positions, [vec![2], vec![1, 2]]);
+    assert_eq!(means, [(2.0 + 4.0 + 5.0) / 4.0, (1.0 + 2.0 + 4.0 + 5.0) / 5.0]);
+    // All fit the shortest head.
+    let (positions, means) = read_by_head(keys.map(|keys| &keys[..4]));
+    assert_eq!(positions, [vec![1], vec![1]]);
+    assert_eq!(means, [(1.0 + 3.0 + 4.0) / 4.0; 2]);
+}

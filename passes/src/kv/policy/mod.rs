@@ -210,10 +210,10 @@ impl KvOptions {
         self.draft.map_or(0, |draft| draft.saturating_add(1))
     }
 
-    /// Rows of the caches of `layers` full-attention layers for a context, in order.
-    pub fn rows(&self, context: u32, layers: usize) -> Result<Vec<CacheRows>, KvError> {
+    /// Rows of the caches of full-attention layers with so many key/value heads for a context, in order.
+    pub fn rows(&self, context: u32, heads: &[u32]) -> Result<Vec<CacheRows>, KvError> {
         let mean = self.guessing((POLICIES[self.policy].rows)(self, context)?)?;
-        self.budget.shared_out(mean, layers, context)
+        self.budget.shared_out(mean, heads, context)
     }
 
     /// Name of the policy.

@@ -6,7 +6,7 @@ use super::*;
 
 fn rows(text: &str, context: u32) -> Result<(u32, u32, u32, u32), String> {
     let rows = KvOptions::parse(text)
-        .and_then(|options| options.rows(context, 1))
+        .and_then(|options| options.rows(context, &[2]))
         .map(|mut rows| rows.remove(0))
         .map_err(|error| error.to_string())?;
     assert!(rows.rows() <= context);
@@ -40,7 +40,7 @@ fn given_values() {
 #[test]
 fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
     let growth = |text: &str| {
-        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+        let rows = KvOptions::parse(text).unwrap().rows(4096, &[2]).unwrap().remove(0);
         rows.check().unwrap();
         (rows.prompt_rows(), rows.rows())
     };
@@ -57,7 +57,7 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
 #[test]
 fn a_reservoir_lies_within_the_rows() {
     let parts = |text: &str| {
-        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+        let rows = KvOptions::parse(text).unwrap().rows(4096, &[2]).unwrap().remove(0);
         rows.check().unwrap();
         (rows.sinks, rows.selected, rows.recent, rows.reservoir, rows.rows(), rows.prompt_rows())
     };
@@ -70,7 +70,7 @@ fn a_reservoir_lies_within_the_rows() {
     assert_eq!(parts("stream,rows=1024,reservoir=64"), (32, 0, 928, 64, 1024, 960));
     assert_eq!(parts("stream,recent=60,sinks=4,reservoir=8"), (4, 0, 60, 8, 72, 64));
     let own = KvOptions::parse("snapstream,sinks=8,recent=24,reservoir=8,budget=40/90").unwrap();
-    let own: Vec<u32> = own.rows(4096, 2).unwrap().iter().map(|rows| rows.rows()).collect();
+    let own: Vec<u32> = own.rows(4096, &[2; 2]).unwrap().iter().map(|rows| rows.rows()).collect();
     assert_eq!(own, [40, 90]);
 }
 
@@ -78,7 +78,7 @@ fn a_reservoir_lies_within_the_rows() {
 #[test]
 fn guesses_lie_beside_the_rows() {
     let rows = |text: &str| {
-        let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+        let rows = KvOptions::parse(text).unwrap().rows(4096, &[2]).unwrap().remove(0);
         rows.check().unwrap();
         (rows.prompt_rows(), rows.in_flight, rows.rows())
     };
@@ -100,7 +100,7 @@ fn guesses_lie_beside_the_rows() {
 #[test]
 fn scores_are_made_as_asked() {
     let text = "snapstream,pooling=max,agg=defensive,normalise=candidates";
-    let rows = KvOptions::parse(text).unwrap().rows(4096, 1).unwrap().remove(0);
+    let rows = KvOptions::parse(text).unwrap().rows(4096, &[2]).unwrap().remove(0);
     let Scoring { aggregate, normalise, pooling } = rows.scoring;
     assert_eq!(aggregate, Aggregate::Defensive);
     assert_eq!((normalise, pooling), (Normalise::Candidates, Pooling::Max));
@@ -216,7 +216,7 @@ fn layers_share_what_is_selected() {
     let rows = |text: &str, context: u32, layers: usize| {
         let options = KvOptions::parse(text).unwrap();
         assert_eq!(KvOptions::parse(&options.to_string()).unwrap(), options);
-        options.rows(context, layers).map(|rows| {
+        options.rows(context, &vec![2; layers]).map(|rows| {
             rows.iter().map(|rows| (rows.sinks, rows.selected, rows.recent)).collect::<Vec<_>>()
         })
     };
@@ -240,7 +240,41 @@ fn layers_share_what_is_selected() {
         let error = rows(&format!("{base},budget={budget}"), 4096, 3).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
+    for (budget, message) in [
+        (
+            "40:41/50/60:70:80",
+            "the budget has rows for 3 heads of layer 2, which has 2 key/value heads",
+        ),
+        (
+            "40/50/31:60",
+            "8 sinks and 24 recent rows do not fit into the 31 rows that the budget gives layer 2",
+        ),
+    ] {
+        let error = rows(&format!("{base},budget={budget}"), 4096, 3).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
     let error = rows("snapstream,rows=32,sinks=8,recent=24,budget=pyramid", 99, 2).unwrap_err();
     assert!(error.to_string().contains("selects no rows"), "{error}");
     assert!(KvOptions::parse("stream,budget=pyramid").is_err());
+}
+
+#[test]
+fn heads_have_rows_of_their_own() {
+    let rows = |text: &str, context: u32| {
+        let options = KvOptions::parse(text).unwrap();
+        assert_eq!(KvOptions::parse(&options.to_string()).unwrap(), options);
+        options.rows(context, &[2; 3]).map(|rows| {
+            rows.into_iter().map(|rows| (rows.selected, rows.by_head)).collect::<Vec<_>>()
+        })
+    };
+    let base = "snapstream,rows=132,sinks=8,recent=24";
+    let own = rows(&format!("{base},budget=40:90/50/60:60"), 4096).unwrap();
+    assert_eq!(own, [(8, vec![8, 58]), (18, vec![]), (28, vec![])]);
+    // No head gets more rows than a sequence has.
+    let short = rows(&format!("{base},budget=400:40/400:300/32:33"), 140).unwrap();
+    assert_eq!(short, [(8, vec![108, 8]), (108, vec![]), (0, vec![0, 1])]);
+    for other in ["reservoir=3", "reselect=9"] {
+        let error = rows(&format!("{base},{other},budget=80:90/60/60"), 4096).unwrap_err();
+        assert!(error.to_string().contains("exclude each other"), "{error}");
+    }
 }
