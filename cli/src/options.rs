@@ -94,8 +94,9 @@ pub struct ModelOptions {
         long_help = "How layers share the rows that are selected, rows= being their mean: uniform, \
                      pyramid (fewer from layer to layer, the last with a twentieth of the mean; \
                      pyramid:N for an N-th), or a file with the rows of every layer that has no \
-                     window, in order, with white space between them. Short for budget= in --kv, \
-                     which takes rows as in 900/700/500 [default: uniform]"
+                     window, in order, with white space between them; rows of each key/value head \
+                     of a layer have : between them. Short for budget= in --kv, which takes rows as \
+                     in 900/700/500 or 900:300/700/500:200 [default: uniform]"
     )]
     pub kv_budget: Option<String>,
 

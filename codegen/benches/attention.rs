@@ -156,6 +156,7 @@ impl Attention {
                 value_width: WIDTH,
                 number,
                 block: None,
+                by_head: false,
             },
             score: ScoreSpec { heads, scale: 0.125, softcap: 0.0 },
             sinks: false,
@@ -215,6 +216,7 @@ impl Attention {
             key_ring: 0,
             value_ring: 0,
             block_rows: 0,
+            heads: std::ptr::null(),
         };
         let layers: Vec<LayerCall> = steps.iter().map(layer).collect();
         let context = |(layer, spans): (&LayerCall, &Vec<RowSpans>)| StepContext {

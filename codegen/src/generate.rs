@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindCode, KindEntry, LayerEntry};
+use weir_abi::{CacheLayout, IsaLevel, KindCode, KindEntry, LayerEntry};
 use weir_ir::graph::{CacheDecl, CacheRows, KvPolicy, OutputRole, Scoring};
 use weir_ir::verify::Verified;
 use weir_ir::{Const, Graph, Kind, Node, Op, Stage, Value};
@@ -17,6 +17,7 @@ use crate::kernels::attention::AttendSpec;
 use crate::kernels::compact::emit_compact;
 use crate::kernels::matmul::Compute;
 use crate::kernels::observe::{ObserveSpec, ScoreSource, emit_observe};
+use crate::layouts::{layout, slot_bytes};
 use crate::pack::PackedLayout;
 use crate::plan::{Kernel, Root, SegmentPlan, SegmentSource, lower_segment};
 use crate::probes::emit_probes;
@@ -120,11 +121,11 @@ pub(crate) struct KindPlan {
     pub(crate) kept_row_bytes: u64,
 }
 
-fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
+pub(crate) fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
     CodegenError::Graph { place: place.into(), message: message.into() }
 }
 
-fn number(value: usize, what: &str) -> Result<u32, CodegenError> {
+pub(crate) fn number(value: usize, what: &str) -> Result<u32, CodegenError> {
     u32::try_from(value)
         .map_err(|_| CodegenError::Options(format!("{what} {value} is too large for a model")))
 }
@@ -142,11 +143,12 @@ pub fn generate<'a>(
     let embed_weights = place(&mut region, &mut offsets, &embed, &[])?;
     let mut layers = Vec::new();
     let mut layouts: Vec<CacheLayout> = Vec::new();
+    let mut head_rows: Vec<u32> = Vec::new();
     let mut cache_slot_bytes = Vec::new();
     for node in &parts.layers {
         let Op::Layer(layer) = &graph.main.nodes[*node].op else { continue };
         let cache = layer_cache(graph, *node)?;
-        let layout = layout(cache, &graph.main.nodes[*node].op)?;
+        let layout = layout(cache, &graph.main.nodes[*node].op, &mut head_rows)?;
         let known = layouts.iter().position(|other| *other == layout);
         let index = known.unwrap_or(layouts.len());
         if known.is_none() {
@@ -164,13 +166,7 @@ pub fn generate<'a>(
             weights,
             weight_count: number(kind.plan.weights.len(), "number of weights")?,
         });
-        let shape = kind.attend.cache;
-        let of_block = shape.of_block().map_or(0, |block| block.row_bytes() as u64);
-        let block_rows = u64::from(layout.block_rows);
-        let ring_rows = u64::from(layout.rows) - block_rows;
-        let positions = u64::from(cache.kv_heads) * u64::from(layout.selected) * 4;
-        let rows = block_rows * of_block + ring_rows * shape.row_bytes() as u64;
-        cache_slot_bytes.push(rows + positions);
+        cache_slot_bytes.push(slot_bytes(cache, &layout, &kind.attend.cache));
     }
     let head_weights = place(&mut region, &mut offsets, &head, &[])?;
     let weights = region.finish();
@@ -201,6 +197,7 @@ pub fn generate<'a>(
         kinds: kinds.iter().map(|kind| kind_entry(&kind.attend)).collect(),
         layers,
         layouts,
+        head_rows,
         weight_offsets: offsets,
         symbols: &code.symbols,
         tokenizer: options.tokenizer,
@@ -249,6 +246,7 @@ impl<'g> Plans<'g> {
             weights: parts.constants.clone(),
             cache: None,
             cache_rows: 0,
+            by_head: false,
             reservoir: None,
             compute: options.compute,
             tied: tied.clone(),
@@ -365,35 +363,6 @@ fn layer_cache(graph: &Graph, node: Node) -> Result<&CacheDecl, CodegenError> {
     cache.ok_or_else(|| wrong(node.to_string(), "a layer without a cache"))
 }
 
-fn layout(cache: &CacheDecl, layer: &Op) -> Result<CacheLayout, CodegenError> {
-    let rows = cache.layout.as_ref();
-    let rows = rows.ok_or_else(|| wrong(layer.to_string(), "a cache without a layout"))?;
-    let policy = match rows.policy {
-        KvPolicy::Full => CachePolicy::Full,
-        KvPolicy::Stream => CachePolicy::Stream,
-        KvPolicy::Snapstream => CachePolicy::Snapstream,
-        KvPolicy::Snapkv => CachePolicy::Snapkv,
-        KvPolicy::Random => CachePolicy::Random,
-        KvPolicy::Window => CachePolicy::Window,
-    };
-    Ok(CacheLayout {
-        policy: policy as u32,
-        elastic: u32::from(rows.elastic),
-        sinks: rows.sinks,
-        selected: rows.selected,
-        recent: rows.recent,
-        rows: rows.rows(),
-        window: cache.window,
-        observed: rows.observed,
-        pool: rows.pool,
-        growth: rows.growth,
-        in_flight: rows.in_flight,
-        reservoir: rows.reservoir,
-        reselect: rows.reselect.into(),
-        block_rows: cache.block_rows(),
-    })
-}
-
 /// How a cache scores rows.
 fn score_source(cache: &CacheDecl) -> ScoreSource {
     match &cache.layout {
@@ -448,6 +417,7 @@ fn plan_kinds(
             weights,
             cache: Some(cache),
             cache_rows: most_rows(parts, layer.kind),
+            by_head: rows_of(parts, layer.kind).any(|rows| !rows.by_head.is_empty()),
             reservoir: reservoir_seed(parts, layer.kind),
             compute: options.compute,
             tied: HashMap::new(),
@@ -477,9 +447,10 @@ fn rows_of<'a>(parts: &'a Parts<'_>, kind: Kind) -> impl Iterator<Item = &'a Cac
     })
 }
 
-/// The most rows that the cache of a layer of a kind has.
+/// The most rows that a head has in the cache of a layer of a kind.
 fn most_rows(parts: &Parts<'_>, kind: Kind) -> u32 {
-    rows_of(parts, kind).map(CacheRows::rows).max().unwrap_or(0)
+    let of_head = |rows: &CacheRows| rows.rows() - rows.selected + rows.most_selected();
+    rows_of(parts, kind).map(of_head).max().unwrap_or(0)
 }
 
 /// Seed of the lots for the reservoirs of a kind's layers; nothing if none has one.

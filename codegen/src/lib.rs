@@ -8,6 +8,7 @@ pub mod image;
 #[allow(unsafe_code)]
 pub mod jit;
 pub mod kernels;
+mod layouts;
 pub mod pack;
 pub mod plan;
 pub mod probes;

@@ -35,6 +35,8 @@ pub struct Tables<'a> {
     pub layers: Vec<LayerEntry>,
     /// Distinct cache layouts.
     pub layouts: Vec<CacheLayout>,
+    /// Selected rows by head that layouts refer to.
+    pub head_rows: Vec<u32>,
     /// Weight offsets.
     pub weight_offsets: Vec<u64>,
     /// Functions of the code.
@@ -73,6 +75,7 @@ pub fn empty_header() -> ModelHeader {
         kinds: Table::default(),
         layers: Table::default(),
         layouts: Table::default(),
+        head_rows: Table::default(),
         weight_offsets: Table::default(),
         embed_weights: 0,
         head_weights: 0,
@@ -141,9 +144,12 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.reservoir,
                 layout.reselect,
                 layout.block_rows,
+                layout.further,
+                layout.first_head,
             ]);
         }
     });
+    header.head_rows = out.table(tables.head_rows.len(), |out| out.halves(&tables.head_rows));
     header.weight_offsets =
         out.table(tables.weight_offsets.len(), |out| out.words(&tables.weight_offsets));
     let mut names = Vec::new();
@@ -187,8 +193,14 @@ fn header_bytes(header: &ModelHeader) -> Vec<u8> {
         header.rotary_switch,
     ]);
     out.words(&[header.arena_bytes]);
-    for table in [header.levels, header.kinds, header.layers, header.layouts, header.weight_offsets]
-    {
+    for table in [
+        header.levels,
+        header.kinds,
+        header.layers,
+        header.layouts,
+        header.head_rows,
+        header.weight_offsets,
+    ] {
         out.words(&[table.offset, table.count]);
     }
     out.halves(&[header.embed_weights, header.head_weights]);

@@ -42,6 +42,10 @@ pub(crate) fn slot_bytes(model: &CompiledModel) -> Result<[u64; 2], RuntimeError
     let bytes =
         |slots| SlotCache::bytes(&layers, SlotCount { slots, blocks: 1 }).ok_or_else(exceeds);
     let one = bytes(1)?;
+    if layers.iter().any(|layer| !layer.by_head.is_empty()) {
+        // Every slot has a block.
+        return Ok([one, one]);
+    }
     // Where two formats meet, the first slot may be padded beside others.
     Ok([one, bytes(3)? - bytes(2)?])
 }

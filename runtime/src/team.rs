@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_abi::{LayerCall, PromptCall, RowSpans, Segment, StepContext};
+use weir_abi::{FURTHER, HeadRows, LayerCall, PromptCall, RowSpans, Segment, StepContext};
 
 use self::rendezvous::Rendezvous;
 use crate::cores::available_processors;
@@ -163,6 +163,8 @@ pub struct LayerPlanes<'a> {
     pub values: &'a mut [u8],
     /// Distances in both.
     pub strides: PlaneStrides,
+    /// Rows by head; none where heads have the same.
+    pub heads: &'a [HeadRows],
 }
 
 /// Distances in a layer's planes, in bytes, and where their parts meet.
@@ -410,6 +412,16 @@ impl Team {
     }
 }
 
+/// Rows of the block's number format. Where heads have rows of their own, behind all others, the block is
+/// nothing or the whole plane.
+fn block_rows(strides: PlaneStrides, heads: &[HeadRows]) -> u32 {
+    if heads.is_empty() || strides.block_rows == 0 { strides.block_rows } else { FURTHER }
+}
+
+fn table(heads: &[HeadRows]) -> *const HeadRows {
+    if heads.is_empty() { std::ptr::null() } else { heads.as_ptr() }
+}
+
 /// The pointers of a visit.
 fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
     let layer = visit.layer.map(|layer| {
@@ -434,7 +446,8 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
             layer: layer.number,
             key_ring: layer.planes.strides.key_ring,
             value_ring: layer.planes.strides.value_ring,
-            block_rows: layer.planes.strides.block_rows,
+            block_rows: block_rows(layer.planes.strides, layer.planes.heads),
+            heads: table(layer.planes.heads),
         }
     });
     let prompt = visit.prompt.map(|prompt| PromptCall {
@@ -446,7 +459,8 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
         value_head_stride: prompt.destination.strides.value_head,
         key_ring: prompt.destination.strides.key_ring,
         value_ring: prompt.destination.strides.value_ring,
-        block_rows: prompt.destination.strides.block_rows,
+        block_rows: block_rows(prompt.destination.strides, prompt.destination.heads),
+        heads: table(prompt.destination.heads),
         scores: prompt.scores.as_mut_ptr(),
         scratch: prompt.scratch.as_mut_ptr(),
         floors: prompt.floors.as_mut_ptr(),

@@ -330,6 +330,14 @@ impl CompiledModel {
         &self.tables.layouts
     }
 
+    /// K of each key/value head of a layer; nothing where all heads have the same.
+    pub fn selected_by_head(&self, layer: &LayerEntry) -> &[u32] {
+        let Tables { layouts, kinds, head_rows, .. } = &self.tables;
+        let heads = kinds[layer.kind as usize].kv_heads;
+        let layout = &layouts[layer.layout as usize];
+        tables::selected_by_head(layout, heads, head_rows).unwrap_or_default()
+    }
+
     /// Segments of every ISA level, lowest level first; at least one. `kinds` of each has the
     /// length of [`CompiledModel::kinds`].
     pub fn levels(&self) -> &[LevelSegments] {
@@ -520,6 +528,8 @@ fn segment(code: &[u8], offset: u64) -> Segment {
 unsafe trait Plain: Copy {}
 
 // SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
 unsafe impl Plain for u64 {}
 // SAFETY: `repr(C)`, integers and arrays of integers only, no padding.
 unsafe impl Plain for ModelHeader {}

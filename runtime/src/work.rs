@@ -6,11 +6,11 @@
 
 use std::ops::{AddAssign, Sub};
 
-use weir_abi::{CacheLayout, RowSpans};
+use weir_abi::{CacheRange, FURTHER, RowSpans};
 
-use crate::cache::{Placement, Seat};
+use crate::cache::{LayerShape, Placement, Seat};
 use crate::facts::{KernelFacts, SegmentFacts, WorkFacts};
-use crate::forward::{ModelShape, StepRow};
+use crate::forward::{ModelShape, StepRow, layer_shapes};
 use crate::{CompiledModel, RuntimeError};
 
 /// Bytes read and operations.
@@ -117,7 +117,7 @@ impl Sub for Load {
 pub struct WorkCounter {
     facts: WorkFacts,
     /// Kind and layout of each layer.
-    layers: Vec<(usize, CacheLayout)>,
+    layers: Vec<(usize, LayerShape)>,
     max_rows: u32,
     head_rows: u64,
     loads: Loads,
@@ -134,10 +134,10 @@ impl WorkCounter {
             )));
         }
         let layers = model.layers().iter();
-        let layout = |index: u32| model.layouts()[index as usize];
+        let shapes = layer_shapes(model, model.layouts());
         Ok(WorkCounter {
             facts: facts.clone(),
-            layers: layers.map(|layer| (layer.kind as usize, layout(layer.layout))).collect(),
+            layers: layers.map(|layer| layer.kind as usize).zip(shapes).collect(),
             max_rows: model.header().max_rows,
             head_rows: u64::from(model.header().max_head_rows),
             loads: Loads { kinds: vec![Load::default(); facts.kinds.len()], ..Loads::default() },
@@ -167,13 +167,15 @@ impl WorkCounter {
     /// Counts a step.
     pub fn step(&mut self, rows: &[StepRow], head_rows: usize) {
         self.loads.embed += Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
-        let mut known: Vec<(CacheLayout, Load)> = Vec::new();
-        for (kind, layout) in &self.layers {
-            let load = match known.iter().find(|(other, _)| other == layout) {
+        let mut known: Vec<(&LayerShape, Load)> = Vec::new();
+        for (kind, layer) in &self.layers {
+            let is_alike =
+                |other: &LayerShape| other.layout == layer.layout && other.by_head == layer.by_head;
+            let load = match known.iter().find(|(other, _)| is_alike(other)) {
                 Some((_, load)) => *load,
                 None => {
-                    let load = step_load(layout, rows);
-                    known.push((*layout, load));
+                    let load = step_load(layer, rows);
+                    known.push((layer, load));
                     load
                 }
             };
@@ -193,13 +195,15 @@ impl WorkCounter {
         let rows = u64::from(length);
         let tiles = u64::from(length.div_ceil(self.max_rows.max(1)));
         self.loads.embed += Load { calls: tiles, rows, ..Load::default() };
-        for (kind, layout) in &self.layers {
+        for (kind, layer) in &self.layers {
+            let layout = &layer.layout;
             let placement = Placement::new(layout, length);
             // A layer that would drop rows keeps all while it computes.
             let dense =
                 shape.direct_rows < length && layout.prompt_rows() < length && layout.window == 0;
-            let read = |p: u32| {
-                if dense { u64::from(p) + 1 } else { read(&placement.spans(Seat::default(), p)) }
+            let read = |p: u32| match dense {
+                true => u64::from(p) + 1,
+                false => read(&placement.spans(Seat::default(), p), layer),
             };
             let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
             self.loads.kinds[*kind] += Load {
@@ -212,18 +216,27 @@ impl WorkCounter {
     }
 }
 
-fn read(spans: &RowSpans) -> u64 {
-    let ranges = &spans.ranges[..spans.range_count as usize];
-    ranges.iter().map(|range| u64::from(range.rows)).sum()
+/// Rows that a row reads of each head; of those that heads have different numbers of their mean.
+fn read(spans: &RowSpans, layer: &LayerShape) -> u64 {
+    let rows = |range: &CacheRange| {
+        if range.first != FURTHER {
+            return u64::from(range.rows);
+        }
+        let of_head =
+            |selected: &u32| u64::from((selected - layer.layout.selected).min(range.rows));
+        let of_all: u64 = layer.by_head.iter().map(of_head).sum();
+        of_all.div_ceil(layer.by_head.len().max(1) as u64)
+    };
+    spans.ranges[..spans.range_count as usize].iter().map(rows).sum()
 }
 
 /// Rows of one sequence follow each other, and the last of them reads at least what the others do.
-fn step_load(layout: &CacheLayout, rows: &[StepRow]) -> Load {
+fn step_load(layer: &LayerShape, rows: &[StepRow]) -> Load {
     let mut load = Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
     for sequence in rows.chunk_by(|a, b| a.slot == b.slot) {
-        let placement = Placement::new(layout, sequence[0].prompt_rows);
-        let reads =
-            sequence.iter().map(|row| read(&placement.spans(Seat::own(row.slot), row.position)));
+        let placement = Placement::new(&layer.layout, sequence[0].prompt_rows);
+        let spans = |row: &StepRow| placement.spans(Seat::own(row.slot), row.position);
+        let reads = sequence.iter().map(|row| read(&spans(row), layer));
         let mut most = 0;
         for rows in reads {
             load.attended += rows;
@@ -236,7 +249,7 @@ fn step_load(layout: &CacheLayout, rows: &[StepRow]) -> Load {
 
 #[cfg(test)]
 mod tests {
-    use weir_abi::CachePolicy;
+    use weir_abi::{CacheLayout, CachePolicy, KindEntry};
 
     use super::*;
 
@@ -256,6 +269,21 @@ mod tests {
             reservoir: 0,
             reselect: 0,
             block_rows: 0,
+            further: 0,
+            first_head: 0,
+        }
+    }
+
+    fn kind() -> KindEntry {
+        KindEntry {
+            heads: 2,
+            kv_heads: 1,
+            key_width: 1,
+            value_width: 1,
+            key_row_bytes: 4,
+            value_row_bytes: 4,
+            block_key_row_bytes: 0,
+            block_value_row_bytes: 0,
         }
     }
 
@@ -266,7 +294,7 @@ mod tests {
     #[test]
     fn a_sequence_reads_its_rows_once_and_attends_row_by_row() {
         let rows = [row(0, 2), row(0, 3), row(1, 9)];
-        let load = step_load(&full(16), &rows);
+        let load = step_load(&LayerShape::alike(kind(), full(16)), &rows);
         assert_eq!(load, Load { calls: 1, rows: 3, attended: 3 + 4 + 10, cached: 4 + 10 });
     }
 

@@ -55,6 +55,10 @@ pub fn trials() -> Vec<Trial> {
             trials.push(trial(place, move || answers(name, &setup)));
         }
     }
+    let by_head = "snapstream,rows=40,sinks=3,recent=12,window=8,draft=3,budget=90:30/20:40";
+    let setup = Setup { kv: by_head.to_owned(), slots: 3, ..Setup::exact(CONTEXT) };
+    let place = format!("guesses/answers/llama-genai-fp32/{by_head}");
+    trials.push(trial(place, move || answers("llama-genai-fp32", &setup)));
     for name in ["llama-genai-fp32", "mistral-layered-genai-fp32"] {
         for kv in POLICIES {
             let setup = Setup { kv: kv.to_owned(), ..Setup::exact(CONTEXT) };

@@ -40,7 +40,9 @@ pub fn trials() -> Vec<Trial> {
             weir::KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 },
         ),
     ] {
-        for kv in kvs {
+        let by_head = "snapstream,rows=48,sinks=3,recent=12,window=8,budget=90:30/20:48";
+        let two_heads = (name == "llama-genai-fp32").then_some(by_head);
+        for kv in kvs.into_iter().chain(two_heads) {
             let format = weir::formats_name(kv_dtype.formats());
             let place = format!("invariance/{name}/{format}/{kv}");
             trials.push(trial(place, move || invariant(name, kv, kv_dtype)));

@@ -32,11 +32,15 @@ const CONTEXT: u32 = 1024;
 const BESIDE: u64 = 64 << 20;
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials: Vec<Trial> =
-        [("full", "0"), ("snapstream,rows=256", "0"), ("snapstream,rows=252,draft=3", "3")]
-            .into_iter()
-            .map(|(kv, draft)| trial(format!("memory/{kv}"), move || ceiling_is_kept(kv, draft)))
-            .collect();
+    let mut trials: Vec<Trial> = [
+        ("full", "0"),
+        ("snapstream,rows=256", "0"),
+        ("snapstream,rows=252,draft=3", "3"),
+        ("snapstream,rows=256,budget=130:600:256:256:100:256:256:200/90/300/256", "0"),
+    ]
+    .into_iter()
+    .map(|(kv, draft)| trial(format!("memory/{kv}"), move || ceiling_is_kept(kv, draft)))
+    .collect();
     trials.push(trial("memory/steady".to_owned(), || {
         steady(Course { context: 4096, rows: 96, prompt: 2000, answer: 960 })
     }));
@@ -173,6 +177,15 @@ fn int4_is_counted() -> Result<()> {
         let row = 2 * (width / 2 + 2);
         let positions = (rows - SINKS - RECENT) * 4;
         ensure!(found == LAYERS * KV_HEADS * (rows * row + positions), "{found} bytes");
+        // As many rows on the whole, and as many tiles, dealt out by head; and a tile less of one.
+        let budget = |first: u64, second: u64| {
+            let kv = format!("snapstream,rows={rows},sinks={SINKS},recent={RECENT}");
+            bytes(format!("{kv},budget={first}:{second}/{rows}"), weir::KvTypeOption::Int4)
+        };
+        let by_head = budget(rows - 128, rows + 128)?;
+        ensure!(by_head == found, "{by_head} bytes by head, {found} alike");
+        let by_head = budget(rows - 128, rows + 64)?;
+        ensure!(by_head == found - 64 * (row + 4), "{by_head} bytes with 64 rows less");
         // Sinks and selected rows alone in int4, 256 of 320 rows: whole tiles on both sides.
         let kv = format!("snapstream,rows={},sinks={SINKS},recent=64", rows + 64);
         let parts = weir::KvTypeOption::Parts { block: CacheFormat::I4, ring: CacheFormat::F16 };

@@ -52,6 +52,20 @@ pub fn trials() -> Vec<Trial> {
         ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=7,agg=defensive"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=pyramid:2"),
         ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference,budget=pyramid"),
+        // Numbers by head: more than there are candidates of some prompts, none, and no range more.
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=40:90/64"),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=150:20/30:33"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=110:50/50:110",
+        ),
+        ("llama-genai-fp32", "snapkv,rows=48,recent=16,limit=60,agg=max,budget=20:90/48:35"),
+        ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5,budget=100:20/12:13"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,draft=3,budget=30:90/64:80",
+        ),
+        ("gemma2-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=90:40"),
         ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference"),
         ("llama-genai-fp32", "snapkv,rows=40,recent=8,limit=44"),
         ("llama-genai-fp32", "random,rows=48,sinks=4,recent=8,seed=5"),
@@ -96,7 +110,17 @@ pub fn trials() -> Vec<Trial> {
     ] {
         for format in [weir::KvTypeOption::Int8, weir::KvTypeOption::Int4] {
             let place = format!("policies/codes/{format:?}/{kv}");
-            trials.push(trial(place, move || codes(kv, format)));
+            trials.push(trial(place, move || codes("narrow-nbits-int4", kv, format)));
+        }
+    }
+    for kv in [
+        "snapstream,rows=60,sinks=3,recent=20,window=8,budget=30:90/40:140",
+        "snapstream,rows=60,sinks=3,recent=20,window=8,mode=static,budget=95:23/40",
+        "random,rows=60,sinks=3,recent=20,draft=2,budget=30:90/100:40",
+    ] {
+        for format in [weir::KvTypeOption::Int8, weir::KvTypeOption::Int4] {
+            let place = format!("policies/codes/{format:?}/{kv}");
+            trials.push(trial(place, move || codes("llama-genai-fp32", kv, format)));
         }
     }
     for (block, ring) in PARTS {
@@ -117,7 +141,7 @@ pub fn trials() -> Vec<Trial> {
             "full",
         ] {
             let place = format!("policies/codes/{}/{kv}", weir::formats_name(format.formats()));
-            trials.push(trial(place, move || codes(kv, format)));
+            trials.push(trial(place, move || codes("narrow-nbits-int4", kv, format)));
         }
     }
     const FLOATS: &[weir::KvTypeOption] = &[weir::KvTypeOption::F32];
@@ -245,8 +269,8 @@ fn bounded(name: &str, kv: &str) -> Result<()> {
 }
 
 /// Tiles of a cache of codes are those of the definition, wherever a policy puts rows.
-fn codes(kv: &str, format: weir::KvTypeOption) -> Result<()> {
-    let folder = fixture("narrow-nbits-int4");
+fn codes(name: &str, kv: &str, format: weir::KvTypeOption) -> Result<()> {
+    let folder = fixture(name);
     let setup = Setup { kv: kv.to_owned(), kv_dtype: Some(format), ..Setup::exact(320) };
     let cases = read(&folder)?;
     let longest = cases.iter().max_by_key(|case| case.prompt.len()).context("no prompts")?;

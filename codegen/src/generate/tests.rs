@@ -352,6 +352,7 @@ impl Machine {
             key_ring: 0,
             value_ring: 0,
             block_rows: 0,
+            heads: std::ptr::null(),
         }
     }
 
@@ -592,6 +593,7 @@ fn long_prompts_are_scored_and_compacted() {
             rows: 12,
             sinks: 1,
             selected: 3,
+            further: 0,
             recent: 4,
             observed: 3,
             ring_base: 4,
@@ -613,6 +615,7 @@ fn long_prompts_are_scored_and_compacted() {
             key_ring: 0,
             value_ring: 0,
             block_rows: 0,
+            heads: std::ptr::null(),
         };
         let context = StepContext { prompt: &prompt, ..context };
         machine.call("observe-0", &context);

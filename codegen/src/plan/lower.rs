@@ -46,6 +46,8 @@ pub struct SegmentSource<'a> {
     pub cache: Option<&'a CacheDecl>,
     /// The most rows that such a cache has in any layer of the kind.
     pub cache_rows: u32,
+    /// Whether heads of such a cache have different numbers of rows in any layer of the kind.
+    pub by_head: bool,
     /// Seed of the lots for reservoirs, if such a cache has one in any layer of the kind.
     pub reservoir: Option<u32>,
     /// The user's choice of arithmetic.
@@ -464,6 +466,7 @@ impl Lowering<'_> {
             value_width: cache.value_width as usize,
             number: CacheType::of(formats.ring),
             block: formats.block.map(CacheType::of),
+            by_head: self.cx.by_head,
         })
     }
 

@@ -23,6 +23,7 @@ fn chain() -> SegmentPlan {
         value_width: 16,
         number: CacheType::F16,
         block: None,
+        by_head: false,
     };
     let spec = AttendSpec {
         cache,
@@ -134,6 +135,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
             .collect(),
         cache: None,
         cache_rows: 0,
+        by_head: false,
         reservoir: None,
         compute: None,
         tied: HashMap::new(),

@@ -73,6 +73,24 @@ pub const KEY_BLOCK: usize = 16;
 /// Rows of which a plane has a whole multiple.
 pub const KEY_TILE: usize = 64;
 
+/// Rows that are selected beside those that every head has, of a head of a layer whose heads differ in
+/// their number. They lie behind the rows of all heads of the slot, and have numbers as if they lay
+/// behind those of their own head.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadRows {
+    /// Number of the first row, a multiple of [`KEY_TILE`].
+    pub first: u32,
+    /// How many the head has.
+    pub rows: u32,
+    /// Where the positions of the rows selected for the head begin, in values.
+    pub positions: u32,
+}
+
+/// First row, in the ranges of a row, of rows that heads have different numbers of: a range that begins
+/// there stands for as many rows of [`HeadRows`] as a head has of them, at most its own number.
+pub const FURTHER: u32 = 1 << 31;
+
 /// One layer's cache planes and what each row of the step writes and reads there.
 ///
 /// A slot is known by a number: its row 0 lies as many strides from the plane's beginning, or would lie
@@ -125,6 +143,8 @@ pub struct LayerCall {
     pub value_ring: u64,
     /// Rows below this have the block's number format; 0 where all rows have one.
     pub block_rows: u32,
+    /// Rows by head, one entry each; null where heads have the same number.
+    pub heads: *const HeadRows,
 }
 
 /// A run of cache rows.
@@ -180,8 +200,11 @@ pub struct PromptCall {
     pub rows: u32,
     /// S of the destination.
     pub sinks: u32,
-    /// V = min(K, candidates): rows to select.
+    /// V = min(K, candidates): rows to select, of K that all heads have.
     pub selected: u32,
+    /// The most that any head selects beside them: what there are of more candidates, and each head as
+    /// many of them as it has rows for.
+    pub further: u32,
     /// R: rows at the end that are kept.
     pub recent: u32,
     /// w: observed queries; they are the last w positions.
@@ -225,4 +248,7 @@ pub struct PromptCall {
     pub value_ring: u64,
     /// See [`LayerCall::block_rows`].
     pub block_rows: u32,
+    /// See [`LayerCall::heads`], of the destination; the positions of a head's selected rows begin where
+    /// they say, all of them.
+    pub heads: *const HeadRows,
 }

@@ -73,6 +73,8 @@ pub struct ModelHeader {
     pub layers: Table,
     /// [`CacheLayout`] per distinct cache layout.
     pub layouts: Table,
+    /// `u32` numbers of selected rows by key/value head that cache layouts refer to.
+    pub head_rows: Table,
     /// `u64` weight offsets (from the start of the weights region) that layers refer to.
     pub weight_offsets: Table,
     /// Index of the embed segment's first weight offset in `weight_offsets`.
@@ -267,7 +269,7 @@ pub struct CacheLayout {
     pub elastic: u32,
     /// S.
     pub sinks: u32,
-    /// K.
+    /// K; the least of any head where heads have different numbers.
     pub selected: u32,
     /// R.
     pub recent: u32,
@@ -294,6 +296,11 @@ pub struct CacheLayout {
     /// Rows that have the block's number format, the first ones: S + K where the ring has another, all
     /// where only prompts that are longer than a plane have another; 0 if all have one.
     pub block_rows: u32,
+    /// Rows beside K that the head with the most selects; 0 if all heads have K.
+    pub further: u32,
+    /// Where heads differ, the index of the first one's K in `ModelHeader::head_rows`; those of the
+    /// layer's other key/value heads follow.
+    pub first_head: u32,
 }
 
 impl CacheLayout {

@@ -4,6 +4,7 @@
 //! mapping that is made once ([`SlotCache`]). Slots are claimed and released, never resized. Some may have
 //! no block of their own ([`Pool`]): those of samples that read the block of the slot of their prompt.
 
+mod heads;
 mod placement;
 mod planes;
 mod pools;

@@ -27,13 +27,18 @@
 //! from them to others. Nor does one go from the whole tiles of a block that nothing is written to after
 //! the prompt (L > C, or a fixed ring) to the rows behind: those tiles may be another slot's, which
 //! samples of one prompt share ([`Seat`]), and a sample has the sums of a sequence by itself.
+//!
+//! Where heads have different numbers of selected rows, K is the least of them, and so is everything
+//! above that follows from it: a prompt longer than S + K + R is compacted, and its ring is that of the
+//! shortest head. What other heads select beside V is a last range of its own ([`FURTHER`]), written
+//! with the prompt and never again; a head reads as many of its rows as it has.
 
 #[cfg(test)]
 pub(super) mod tests;
 
 use std::ops::Range;
 
-use weir_abi::{CacheLayout, CachePolicy, CacheRange, KEY_TILE, MAX_RANGES, RowSpans};
+use weir_abi::{CacheLayout, CachePolicy, CacheRange, FURTHER, KEY_TILE, MAX_RANGES, RowSpans};
 
 use super::pools::Seat;
 
@@ -46,6 +51,8 @@ pub struct Placement {
     pub sinks: u32,
     /// V: valid selected rows.
     pub selected: u32,
+    /// Rows selected beside these by a head with room for all candidates, or by the one with the most.
+    pub further: u32,
     /// B: first ring row.
     pub ring_base: u32,
     /// a: position at which the ring begins.
@@ -116,6 +123,7 @@ impl Placement {
             prompt,
             sinks: 0,
             selected: 0,
+            further: 0,
             ring_base,
             ring_anchor,
             ring_rows,
@@ -133,7 +141,8 @@ impl Placement {
                 let CacheLayout { sinks, selected, recent, growth, in_flight, .. } = *layout;
                 let reservoir = layout.reservoir;
                 let rows = layout.rows - reservoir;
-                let valid = prompt.saturating_sub(sinks + recent).min(selected);
+                let candidates = prompt.saturating_sub(sinks + recent);
+                let valid = candidates.min(selected);
                 let (ring_base, ring_anchor, ring_rows) = if layout.elastic != 0 {
                     (sinks + valid, sinks + valid, rows - sinks - valid)
                 } else {
@@ -146,6 +155,7 @@ impl Placement {
                 Placement {
                     sinks,
                     selected: valid,
+                    further: (candidates - valid).min(layout.further),
                     ring_first: ring_anchor.max(prompt.saturating_sub(recent)),
                     reservoir,
                     split: if is_apart { end } else { 0 },
@@ -197,6 +207,11 @@ impl Placement {
         self.reservoir > 0 && self.left(n) > 0
     }
 
+    /// Whether some heads hold more selected rows than others.
+    pub fn has_further(&self) -> bool {
+        self.further > 0
+    }
+
     /// Whether samples of the prompt can read one copy of its block, and need only a ring each.
     pub fn is_closed(&self) -> bool {
         self.is_closed
@@ -230,6 +245,9 @@ impl Placement {
         let reservoir_first = self.ring_base + self.ring_rows;
         let left = if self.has_sample(end) { self.left(end) } else { 0 };
         ranges.push(reservoir_first, left.min(self.reservoir));
+        if p >= self.prompt {
+            ranges.push_further(self.further);
+        }
         let write_row = self.row(p);
         RowSpans {
             write_slot: if write_row < self.split { seat.block } else { seat.ring },
@@ -275,7 +293,7 @@ impl Placement {
 
     /// The live rows of a layout that drops rows when `n` have been produced, by position: those
     /// before the ring, which begin at row 0, and the parts of the ring. Those of a reservoir have no
-    /// such order and are not among them.
+    /// such order and are not among them, nor are those that only some heads have.
     pub fn live(&self, n: u32) -> LiveRows {
         let fixed = if n < self.sinks { n } else { self.sinks + self.selected };
         LiveRows { fixed, ring: self.ring_parts(self.oldest(n), n) }
@@ -296,14 +314,15 @@ impl Placement {
         p < self.sinks + self.selected && self.ring_first <= self.sinks + self.selected
     }
 
-    /// Rows kept and dropped when `n` rows have been produced. Rows outside a window are not
-    /// counted as dropped: attention would not read them anyway.
+    /// Rows kept and dropped when `n` rows have been produced, by the head that keeps fewest. Rows outside
+    /// a window are not counted as dropped: attention would not read them anyway.
     pub fn kept(&self, n: u32) -> KeptRows {
         if n == 0 {
             return KeptRows::default();
         }
         let spans = self.spans(Seat::default(), n - 1);
-        let kept = spans.ranges[..spans.range_count as usize].iter().map(|range| range.rows).sum();
+        let ranges = spans.ranges[..spans.range_count as usize].iter();
+        let kept = ranges.filter(|range| range.first != FURTHER).map(|range| range.rows).sum();
         let readable = if self.window == 0 { n } else { n.min(self.window) };
         KeptRows { kept, dropped: readable.saturating_sub(kept) }
     }
@@ -327,6 +346,14 @@ impl Ranges {
         let in_front = self.split.saturating_sub(first).min(rows);
         self.push_part(first, in_front);
         self.push_part(first + in_front, rows - in_front);
+    }
+
+    /// Rows that heads have different numbers of; they are the block's.
+    fn push_further(&mut self, rows: u32) {
+        if rows > 0 {
+            self.ranges[self.count] = CacheRange { slot: self.seat.block, first: FURTHER, rows };
+            self.count += 1;
+        }
     }
 
     fn push_part(&mut self, first: u32, rows: u32) {

@@ -1,6 +1,7 @@
 //! Bytes of the slot cache: one anonymous mapping, made once, cut into planes by layer.
 //!
-//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows, and
+//! Plane layout per layer: `[slot][key/value head][row]`, with room for whole tiles of rows, behind
+//! which lie the rows that only some heads have ([`super::heads`]), and
 //! `[key/value head][slot][row]` where some slots have no block of their own ([`Pool`]). Where the
 //! immutable block has a number format of its own, its rows come first, then the ring's from the tile on
 //! in which the block ends: row numbers and the places where tiles begin are those of any cache. A page
@@ -12,10 +13,12 @@
 mod tests;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use memmap2::{Advice, MmapMut};
-use weir_abi::{CacheLayout, KEY_TILE, KindEntry};
+use weir_abi::{CacheLayout, HeadRows, KEY_TILE, KindEntry};
 
+use super::heads::Further;
 use super::placement::{Placement, block_end, rows_apart};
 use super::pools::{Pool, Seat, ring_bytes};
 use crate::RuntimeError;
@@ -47,12 +50,14 @@ enum Pages {
 }
 
 /// What the cache must know of a layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LayerShape {
     /// Heads and row sizes.
     pub kind: KindEntry,
     /// Rows.
     pub layout: CacheLayout,
+    /// K of each key/value head; nothing where all have the layout's.
+    pub by_head: Arc<[u32]>,
 }
 
 /// How many sequences a cache has room for.
@@ -72,18 +77,32 @@ impl SlotCount {
 }
 
 impl LayerShape {
-    fn strides(&self) -> Option<PlaneStrides> {
-        strides(&self.kind, self.layout.rows.into(), self.layout.block_rows)
+    /// A layer whose heads all have the layout's rows.
+    pub fn alike(kind: KindEntry, layout: CacheLayout) -> LayerShape {
+        LayerShape { kind, layout, by_head: Arc::default() }
     }
 
-    /// Distances in planes of a pool.
-    fn pooled(&self, pool: &Pool) -> Option<PlaneStrides> {
-        let LayerShape { kind, layout } = self;
+    fn strides(&self, further: &Further) -> Option<PlaneStrides> {
+        let rows = strides(&self.kind, self.layout.rows.into(), self.layout.block_rows)?;
+        let [key, value] = ring_bytes(&self.layout, &self.kind).map(u64::from);
+        Some(PlaneStrides {
+            key_slot: rows.key_slot.checked_add(further.rows.checked_mul(key)?)?,
+            value_slot: rows.value_slot.checked_add(further.rows.checked_mul(value)?)?,
+            ..rows
+        })
+    }
+
+    /// Distances in planes of a pool; `None` also where heads have different rows and some slots no block.
+    fn pooled(&self, pool: &Pool, further: &Further) -> Option<PlaneStrides> {
+        let LayerShape { kind, layout, .. } = self;
         let [Some(key_slot), Some(value_slot)] =
             ring_bytes(layout, kind).map(|bytes| pool.stride(bytes))
         else {
-            return self.strides();
+            return self.strides(further);
         };
+        if !further.heads.is_empty() {
+            return None;
+        }
         let ring = |stride: u64| match rows_apart(layout) {
             0 => 0,
             rows => pool.ring_at(rows).wrapping_mul(stride),
@@ -105,6 +124,7 @@ struct LayerBlock {
     values: Range<usize>,
     strides: PlaneStrides,
     pool: Pool,
+    further: Further,
     /// Selected positions of all slots, `[slot][kv_head][K]`.
     positions: Range<usize>,
     positions_slot: usize,
@@ -182,11 +202,6 @@ fn plane_bytes(pool: &Pool, strides: &PlaneStrides, heads: u32) -> Option<[u64; 
     Some([key.checked_mul(count)?, value.checked_mul(count)?])
 }
 
-/// Selected positions of a slot, in values.
-fn positions_of_slot(shape: &LayerShape) -> Option<u64> {
-    u64::from(shape.kind.kv_heads).checked_mul(shape.layout.selected.into())
-}
-
 /// Where whole tiles of these rows lie behind row 0 of a slot's head, in bytes: those of the block's
 /// format, and those of the ring's. Rows have so many bytes in the one and the other.
 fn parts_of_head(
@@ -213,9 +228,10 @@ impl SlotCache {
     /// Bytes that a cache of these layers takes; `None` if they do not fit into 64 bits.
     pub fn bytes(layers: &[LayerShape], count: SlotCount) -> Option<u64> {
         layers.iter().zip(pools(layers, count)?).try_fold(0_u64, |sum, (shape, pool)| {
-            let strides = shape.pooled(&pool)?;
+            let strides = shape.pooled(&pool, &Further::of(shape)?)?;
             let [keys, values] = plane_bytes(&pool, &strides, shape.kind.kv_heads)?;
-            let positions = positions_of_slot(shape)?.checked_mul(u64::from(count.blocks) * 4)?;
+            let positions = shape.positions()?.0 as u64;
+            let positions = positions.checked_mul(u64::from(count.blocks) * 4)?;
             sum.checked_add(keys)?.checked_add(values)?.checked_add(positions)
         })
     }
@@ -230,14 +246,15 @@ impl SlotCache {
         let (mut next, mut next_position) = (0_usize, 0_usize);
         let mut blocks = Vec::with_capacity(layers.len());
         for (shape, pool) in layers.iter().zip(pools(layers, count).ok_or_else(too_large)?) {
-            let strides = shape.pooled(&pool).ok_or_else(too_large)?;
+            let further = Further::of(shape).ok_or_else(too_large)?;
+            let strides = shape.pooled(&pool, &further).ok_or_else(too_large)?;
             let bytes = plane_bytes(&pool, &strides, shape.kind.kv_heads).ok_or_else(too_large)?;
             let [keys, values] = bytes.map(|bytes| {
                 let start = next;
                 next += bytes as usize;
                 start..next
             });
-            let positions_slot = positions_of_slot(shape).ok_or_else(too_large)? as usize;
+            let positions_slot = shape.positions().ok_or_else(too_large)?.0;
             let first = next_position;
             next_position += positions_slot * count.blocks as usize;
             blocks.push(LayerBlock {
@@ -245,6 +262,7 @@ impl SlotCache {
                 values,
                 strides,
                 pool,
+                further,
                 positions: first..next_position,
                 positions_slot,
             });
@@ -300,7 +318,7 @@ impl SlotCache {
             let (keys, behind) = std::mem::take(&mut rest).split_at_mut(block.keys.len());
             let (values, behind) = behind.split_at_mut(block.values.len());
             rest = behind;
-            LayerPlanes { keys, values, strides: block.strides }
+            LayerPlanes { keys, values, strides: block.strides, heads: &block.further.heads }
         })
     }
 
@@ -325,9 +343,10 @@ impl SlotCache {
         shares: bool,
     ) {
         for (block, shape) in self.layers.iter().zip(layers) {
-            let LayerShape { kind, layout } = shape;
+            let LayerShape { kind, layout, .. } = shape;
             let first = if shares { block_end(layout) } else { 0 };
-            let rows = first..Placement::new(layout, prompt_rows).written(prompt_rows);
+            let placement = Placement::new(layout, prompt_rows);
+            let rows = first..placement.written(prompt_rows);
             let [from_number, to_number] = [from, to].map(|slot| block.pool.number(slot) as usize);
             let PlaneStrides { key_head, key_slot, key_ring, block_rows, .. } = block.strides;
             let PlaneStrides { value_head, value_slot, value_ring, .. } = block.strides;
@@ -346,6 +365,13 @@ impl SlotCache {
                         let bytes = from + part.start..from + part.end;
                         self.bytes.copy_within(bytes, to + part.start);
                     }
+                }
+                if !shares && placement.has_further() {
+                    let further = (kind.kv_heads as u64 * head_bytes) as usize..slot_bytes as usize;
+                    let [from, to] = [from_number, to_number]
+                        .map(|number| plane.start + number * slot_bytes as usize);
+                    let bytes = from + further.start..from + further.end;
+                    self.bytes.copy_within(bytes, to + further.start);
                 }
             }
             if !shares {
@@ -368,7 +394,8 @@ impl SlotCache {
             self.bytes[block.keys.start..block.values.end].split_at_mut(block.keys.len());
         let first = block.positions.start + slot as usize * block.positions_slot;
         let positions = &mut self.positions[first..first + block.positions_slot];
-        (LayerPlanes { keys, values, strides: block.strides }, positions)
+        let heads: &[HeadRows] = &block.further.heads;
+        (LayerPlanes { keys, values, strides: block.strides, heads }, positions)
     }
 
     /// Fills every slot, each with a block, with the first `rows` rows, whole tiles of them, of another
@@ -383,21 +410,29 @@ impl SlotCache {
             let in_front = u64::from(to.block_rows) / KEY_TILE as u64 * KEY_TILE as u64;
             let ring = |ring: u64, row: u64| ring.wrapping_add(in_front * row);
             let [key_row, value_row] = [kind.key_row_bytes, kind.value_row_bytes].map(u64::from);
-            let keys = [to.key_head, from.key_head, key_row, ring(to.key_ring, key_row)];
-            let values =
-                [to.value_head, from.value_head, value_row, ring(to.value_ring, value_row)];
+            let keys =
+                [to.key_slot, to.key_head, from.key_head, key_row, ring(to.key_ring, key_row)];
+            let values = [
+                to.value_slot,
+                to.value_head,
+                from.value_head,
+                value_row,
+                ring(to.value_ring, value_row),
+            ];
             for (own, source, sizes) in
                 [(&own.keys, &source.keys, keys), (&own.values, &source.values, values)]
             {
-                let [to, from, row, ring] = sizes.map(|bytes| bytes as usize);
-                let heads = self.bytes[own.clone()].chunks_exact_mut(to).enumerate();
-                for (head, place) in heads {
-                    let first = source.start + head % kind.kv_heads as usize * from;
-                    let known = &other.bytes[first..first + rows * row];
-                    let (block, place) = place.split_at_mut(ring);
-                    block.fill(ORDINARY);
-                    for part in place.chunks_mut(known.len()) {
-                        part.copy_from_slice(&known[..part.len()]);
+                let [slot, to, from, row, ring] = sizes.map(|bytes| bytes as usize);
+                for slot in self.bytes[own.clone()].chunks_exact_mut(slot) {
+                    // What lies behind the heads' common rows is filled as more heads would be.
+                    for (head, place) in slot.chunks_mut(to).enumerate() {
+                        let first = source.start + head % kind.kv_heads as usize * from;
+                        let known = &other.bytes[first..first + rows * row];
+                        let (block, place) = place.split_at_mut(ring.min(place.len()));
+                        block.fill(ORDINARY);
+                        for part in place.chunks_mut(known.len()) {
+                            part.copy_from_slice(&known[..part.len()]);
+                        }
                     }
                 }
             }

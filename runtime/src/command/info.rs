@@ -78,7 +78,8 @@ impl Info {
             };
             let beside = part("reservoir", ", reservoir")
                 + &part("growth", room)
-                + &part("in_flight", ", in flight");
+                + &part("in_flight", ", in flight")
+                + &part("further", ", selected beside these by head up to");
             // Where it is all rows, their format is the cache's.
             let block = match layout["block_rows"] == layout["rows"] {
                 true => String::new(),
@@ -133,6 +134,7 @@ impl Info {
                     "rows": layout.rows,
                     "sinks": layout.sinks,
                     "selected": layout.selected,
+                    "further": layout.further,
                     "recent": layout.recent,
                     "window": layout.window,
                     "observed": layout.observed,

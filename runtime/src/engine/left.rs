@@ -145,8 +145,12 @@ fn beginning(
         });
         return if kept.dropped == 0 && serves { Beginning::Alike(alike) } else { none };
     }
-    let has_sample = |layout| Placement::new(layout, past.prompt_rows).has_sample(past.rows);
-    if alike < past.rows || shape.layouts.iter().any(has_sample) {
+    // What has no order of positions, or differs from head to head, is not gone on behind.
+    let is_last = |layout| {
+        let placement = Placement::new(layout, past.prompt_rows);
+        placement.has_sample(past.rows) || placement.has_further()
+    };
+    if alike < past.rows || shape.layouts.iter().any(is_last) {
         return none;
     }
     let observed = shape.layouts.iter().map(|layout| layout.observed).max().unwrap_or(0);

@@ -51,6 +51,8 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         reservoir: 0,
         reselect: 0,
         block_rows: 0,
+        further: 0,
+        first_head: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,

@@ -60,14 +60,14 @@ impl Compaction<'_> {
             dense.scores[..scores].fill(0.0);
         }
         let DenseLayer { planes, queries, lse, scores, scratch, floors } = dense;
-        let LayerPlanes { keys, values, strides } = planes;
+        let LayerPlanes { keys, values, strides, heads } = planes;
         let from = length.saturating_sub(self.observed(layer));
         for segment in [scored.then_some(kind.observe), Some(kind.compact)].into_iter().flatten() {
             let (destination, selected_positions) =
                 self.cache.planes_and_positions(index, self.slot);
             let visit = Visit {
                 layer: Some(LayerArguments {
-                    planes: LayerPlanes { keys: &mut *keys, values: &mut *values, strides },
+                    planes: LayerPlanes { keys: &mut *keys, values: &mut *values, strides, heads },
                     spans: &[],
                     number: index as u32,
                     observed: Some(Observed { queries: &mut *queries, lse: &mut *lse, from }),
@@ -107,6 +107,7 @@ impl Compaction<'_> {
         PromptCall {
             sinks,
             selected: placement.selected,
+            further: placement.further,
             recent: recent.min(length - sinks),
             observed: if selects(layer) { self.observed(layer) } else { 0 },
             ring_base: placement.ring_base,
@@ -126,6 +127,7 @@ pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
         rows,
         sinks: 0,
         selected: 0,
+        further: 0,
         recent: 0,
         observed: 0,
         ring_base: 0,
@@ -147,6 +149,7 @@ pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
         key_ring: 0,
         value_ring: 0,
         block_rows: 0,
+        heads: std::ptr::null(),
     }
 }
 
@@ -158,7 +161,7 @@ pub(super) fn is_dense(layer: &LayerShape, length: usize) -> bool {
 /// Whether rows of the prompt are chosen. Streams and layouts without room for selected rows keep
 /// the first and the last ones only.
 pub(super) fn selects(layer: &LayerShape) -> bool {
-    layer.layout.selected > 0
+    layer.layout.selected > 0 || layer.layout.further > 0
 }
 
 /// As many rows of queries and sums as a layer's layout observes, from the end of those that lie there.

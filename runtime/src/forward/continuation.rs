@@ -36,12 +36,13 @@ impl Behind {
 
     /// Selected rows of all heads were named by their places among live and new rows: from now on by
     /// their positions. `before` are the positions of the rows selected until now.
-    fn name_positions(&self, named: &mut [u32], before: &[u32], capacity: usize, sinks: u32) {
-        if capacity == 0 {
-            return;
-        }
-        for (named, before) in named.chunks_exact_mut(capacity).zip(before.chunks_exact(capacity)) {
-            for place in named {
+    fn name_positions(&self, named: &mut [u32], before: &[u32], layer: &LayerShape) {
+        let sinks = layer.layout.sinks;
+        // The cache was made with as many.
+        let heads = layer.positions().map(|(_, heads)| heads).unwrap_or_default();
+        for head in heads {
+            let before = &before[head.clone()];
+            for place in &mut named[head] {
                 *place = if *place >= self.live.fixed {
                     *place + self.dropped
                 } else if self.is_listed && *place >= sinks {
@@ -83,7 +84,9 @@ impl Forward {
         let first = prompt.slot as usize * shape.layouts.len();
         for (layout, before) in shape.layouts.iter().zip(&mut dropped[first..]) {
             let last_prompt = prompt_rows - *before;
-            let live = Placement::new(layout, last_prompt).live(rows - *before);
+            let placement = Placement::new(layout, last_prompt);
+            assert!(!placement.has_further(), "heads of a prompt that goes on hold the same rows");
+            let live = placement.live(rows - *before);
             let dropped = rows - live.count();
             let is_listed = *before > 0 || last_prompt > layout.prompt_rows();
             if drops_rows(layout) {
@@ -128,13 +131,14 @@ impl Forward {
                 ..prompt_call(rows, index)
             };
             let number = u64::from(cache.number(index, job.slot));
-            let LayerPlanes { keys, values, strides: own } = cache.planes(index);
+            let LayerPlanes { keys, values, strides: own, heads } = cache.planes(index);
             let visit = Visit {
                 layer: Some(LayerArguments {
                     planes: LayerPlanes {
                         keys: &mut keys[(own.key_slot * number) as usize..],
                         values: &mut values[(own.value_slot * number) as usize..],
                         strides: own,
+                        heads,
                     },
                     spans: &[],
                     number: index as u32,
@@ -171,7 +175,6 @@ impl Forward {
         before: &[u32],
     ) {
         let named = self.cache.planes_and_positions(index, self.prompt.slot).1;
-        let capacity = layer.layout.selected as usize;
-        behind.name_positions(named, before, capacity, layer.layout.sinks);
+        behind.name_positions(named, before, layer);
     }
 }

@@ -64,7 +64,8 @@ impl PromptJob {
             ))
         };
         let [mut dense, mut queries, mut lse, mut scores, mut floors] = [0_usize; 5];
-        for LayerShape { kind, layout } in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
+        for layer in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
+            let LayerShape { kind, layout, .. } = layer;
             let strides = strides(kind, length as u64, 0).ok_or_else(too_large)?;
             let bytes = strides.key_slot.checked_add(strides.value_slot).ok_or_else(too_large)?;
             dense = dense.max(usize::try_from(bytes).map_err(|_| too_large())?);
@@ -128,7 +129,7 @@ fn aligned_tile(max_rows: usize, hidden_width: usize) -> usize {
 /// Key and value planes of one slot in one block.
 pub(super) fn dense_planes(block: &mut [u8], strides: PlaneStrides) -> LayerPlanes<'_> {
     let (keys, rest) = block.split_at_mut(strides.key_slot as usize);
-    LayerPlanes { keys, values: &mut rest[..strides.value_slot as usize], strides }
+    LayerPlanes { keys, values: &mut rest[..strides.value_slot as usize], strides, heads: &[] }
 }
 
 impl Forward {
@@ -139,7 +140,7 @@ impl Forward {
         let start = self.prompt.start;
         let end = length.min(start + self.prompt.tile_rows);
         let index = self.prompt.layer;
-        if let Some(layer) = self.layers.get(index).copied() {
+        if let Some(layer) = self.layers.get(index).cloned() {
             let dense = self.dense_layer(index, &layer);
             if let (0, Some(Dense { behind: Some(behind), strides, .. })) = (start, &dense) {
                 self.gather(index, behind, *strides)?;

@@ -1,6 +1,6 @@
 //! What the runtime must know of a model's numbers, checked once.
 
-use weir_abi::{CacheLayout, CachePolicy, IsaLevel, KindEntry};
+use weir_abi::{CacheLayout, CachePolicy, FURTHER, IsaLevel, KindEntry};
 
 use super::Past;
 use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
@@ -90,6 +90,12 @@ impl ModelShape {
         if blocks == 0 || blocks > slots {
             return Err(RuntimeError::Options(format!(
                 "{blocks} blocks for {slots} slots: at least 1 is needed, and no more than slots"
+            )));
+        }
+        if blocks < slots && model.layouts().iter().any(|layout| layout.further > 0) {
+            return Err(RuntimeError::Options(format!(
+                "{blocks} blocks for {slots} slots: a cache with a budget by head has a block in every \
+                 slot"
             )));
         }
         let direct_rows = model
@@ -210,6 +216,9 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
     if layout.reselect != 0 {
         check_reselecting(layout)?;
     }
+    if layout.further > 0 {
+        check_by_head(layout, policy)?;
+    }
     match policy {
         _ if in_flight > 0 && (reservoir > 0 || layout.reselect != 0) => {
             Err(format!("{in_flight} rows in flight beside a reservoir or selection anew"))
@@ -234,7 +243,7 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
         _ => {
             let parts = [sinks, selected, recent, growth, in_flight, reservoir];
             let sum = parts.into_iter().map(u64::from).sum::<u64>();
-            let scores = selected > 0 && policy != CachePolicy::Random;
+            let scores = (selected > 0 || layout.further > 0) && policy != CachePolicy::Random;
             if sum != u64::from(rows) || recent == 0 {
                 Err(format!(
                     "{rows} rows are not {sinks} + {selected} + {recent} + {growth} + {in_flight} \
@@ -264,15 +273,37 @@ fn check_reselecting(layout: &CacheLayout) -> Result<(), String> {
     Ok(())
 }
 
+/// Heads have different rows beside sinks, a ring, and nothing that is moved or selected anew.
+fn check_by_head(layout: &CacheLayout, policy: CachePolicy) -> Result<(), String> {
+    let selects =
+        matches!(policy, CachePolicy::Snapstream | CachePolicy::Snapkv | CachePolicy::Random);
+    let is_apart = layout.block_rows != 0 && layout.block_rows != layout.rows;
+    if !selects || layout.reservoir > 0 || layout.reselect != 0 || is_apart {
+        return Err("rows by head with what they do not go with".into());
+    }
+    if layout.rows >= FURTHER {
+        return Err(format!("{} rows beside rows by head", layout.rows));
+    }
+    Ok(())
+}
+
 fn window_rows(window: u32, max_rows: u32, context: u32) -> u64 {
     (u64::from(window) + u64::from(max_rows)).min(context.into())
 }
 
 /// The layers' kinds and layouts, looked up.
 pub(crate) fn layer_shapes(model: &CompiledModel, layouts: &[CacheLayout]) -> Vec<LayerShape> {
-    let layer_shape = |layer: &weir_abi::LayerEntry| LayerShape {
-        kind: model.kinds()[layer.kind as usize],
-        layout: layouts[layer.layout as usize],
+    let layer_shape = |layer: &weir_abi::LayerEntry| {
+        let layout = layouts[layer.layout as usize];
+        LayerShape {
+            kind: model.kinds()[layer.kind as usize],
+            layout,
+            by_head: match layout.further {
+                // Also of a layout that keeps every row of a model with others.
+                0 => std::sync::Arc::default(),
+                _ => model.selected_by_head(layer).into(),
+            },
+        }
     };
     model.layers().iter().map(layer_shape).collect()
 }

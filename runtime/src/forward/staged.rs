@@ -52,7 +52,7 @@ impl StagedPrompt {
         let layers: Vec<LayerShape> = forward
             .layers
             .iter()
-            .map(|layer| LayerShape { kind: layer.kind, layout: every_row(&layer.layout, context) })
+            .map(|layer| LayerShape::alike(layer.kind, every_row(&layer.layout, context)))
             .collect();
         let planes = SlotCache::new(&layers, SlotCount::whole(1))?;
         let largest =
@@ -122,6 +122,8 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         reservoir: 0,
         reselect: 0,
         block_rows: 0,
+        further: 0,
+        first_head: 0,
     }
 }
 

@@ -278,6 +278,8 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         reservoir: 0,
         reselect: 0,
         block_rows: 0,
+        further: 0,
+        first_head: 0,
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) struct Tables {
     pub kinds: Vec<KindEntry>,
     pub layers: Vec<LayerEntry>,
     pub layouts: Vec<CacheLayout>,
+    pub head_rows: Vec<u32>,
     pub weight_offsets: Vec<u64>,
     pub symbols: Vec<Symbol>,
     pub tokenizer: Range<usize>,
@@ -57,11 +58,17 @@ impl Tables {
         let kinds: Vec<KindEntry> = read_table(tables, header.kinds, "layer kinds")?;
         let layers: Vec<LayerEntry> = read_table(tables, header.layers, "layers")?;
         let layouts: Vec<CacheLayout> = read_table(tables, header.layouts, "cache layouts")?;
+        let head_rows: Vec<u32> = read_table(tables, header.head_rows, "rows of heads")?;
         let weight_offsets: Vec<u64> = read_table(tables, header.weight_offsets, "weight offsets")?;
         check_limits(&header)?;
         kinds.iter().enumerate().try_for_each(|(index, kind)| check_kind(index, kind))?;
         layouts.iter().enumerate().try_for_each(|(index, layout)| check_layout(index, layout))?;
         check_layers(&layers, kinds.len(), layouts.len(), weight_offsets.len())?;
+        for (index, layer) in layers.iter().enumerate() {
+            let heads = kinds[layer.kind as usize].kv_heads;
+            check_heads(&layouts[layer.layout as usize], heads, &head_rows)
+                .map_err(|what| malformed(format!("layer {index}: {what}")))?;
+        }
         let has_block = |layer: &LayerEntry| layouts[layer.layout as usize].block_rows > 0;
         let formats = |layer: &LayerEntry| kinds[layer.kind as usize].block_key_row_bytes;
         if layers.iter().any(|layer| has_block(layer) && formats(layer) == 0) {
@@ -87,6 +94,7 @@ impl Tables {
             kinds,
             layers,
             layouts,
+            head_rows,
             weight_offsets,
             symbols,
             tokenizer,
@@ -188,6 +196,36 @@ fn check_layout(index: usize, layout: &CacheLayout) -> Result<(), ModelFault> {
         return Err(malformed(format!("cache layout {index} does not add up")));
     }
     Ok(())
+}
+
+/// Whether the table has the numbers of the heads of a layer with such a layout.
+fn check_heads(layout: &CacheLayout, heads: u32, head_rows: &[u32]) -> Result<(), String> {
+    if layout.further == 0 {
+        return Ok(());
+    }
+    let rows = selected_by_head(layout, heads, head_rows)
+        .ok_or("the rows of its heads are outside their table")?;
+    let most = layout.selected.checked_add(layout.further);
+    if rows.iter().min() != Some(&layout.selected) || rows.iter().max().copied() != most {
+        return Err(format!(
+            "{rows:?} rows of its heads with at least {} and {} more",
+            layout.selected, layout.further
+        ));
+    }
+    Ok(())
+}
+
+/// K of each head of a layer with such a layout; nothing where all have the same.
+pub(super) fn selected_by_head<'a>(
+    layout: &CacheLayout,
+    heads: u32,
+    head_rows: &'a [u32],
+) -> Option<&'a [u32]> {
+    if layout.further == 0 {
+        return Some(&[]);
+    }
+    let first = layout.first_head as usize;
+    head_rows.get(first..first.checked_add(heads as usize)?)
 }
 
 fn check_layers(

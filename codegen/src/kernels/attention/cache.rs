@@ -210,6 +210,8 @@ pub struct CacheShape {
     pub number: CacheType,
     /// That of the immutable block, if it is another one.
     pub block: Option<CacheType>,
+    /// Whether heads of a layer may have different numbers of rows ([`weir_abi::HeadRows`]).
+    pub by_head: bool,
 }
 
 impl CacheShape {
@@ -407,9 +409,10 @@ impl CacheShape {
 
     /// The shape in symbols.
     pub(in crate::kernels) fn symbol(&self) -> String {
-        let CacheShape { kv_heads, key_width, value_width, number, block } = self;
+        let CacheShape { kv_heads, key_width, value_width, number, block, by_head } = self;
         let block = block.map_or(String::new(), |block| format!("-block-{}", block.name()));
-        format!("{kv_heads}x{key_width}.{value_width}-{}{block}", number.name())
+        let by_head = if *by_head { "-by-head" } else { "" };
+        format!("{kv_heads}x{key_width}.{value_width}-{}{block}{by_head}", number.name())
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `codes` | rounding a row to codes |
 //! | `narrow` | rounding floats to numbers of 16 bits, assembled |
 //! | `block` | the immutable block where it has a number format of its own |
+//! | `heads` | rows that only some heads have |
 //! | `unpack` | tiles of int4 as tiles of int8, `unpack/wide` assembled; those as floats: `unpack/floats` |
 //! | `portable` | one row and up to four heads at a time, in 128-bit vectors by Cranelift |
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
@@ -28,6 +29,7 @@
 mod block;
 mod cache;
 pub(super) mod codes;
+mod heads;
 pub(super) mod narrow;
 mod portable;
 mod scratch;
@@ -43,6 +45,7 @@ use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans, StepContex
 pub(super) use self::block::{Moves, is_block, ring_start};
 pub(super) use self::cache::{BlockOfKeys, KEY_OFFSET, KeyAside, QUAD, TOP_CODE, plane_rows};
 pub use self::cache::{CacheShape, CacheType};
+pub(super) use self::heads::RowsOfHead;
 use self::scratch::Scratch;
 use self::unpack::Unpack;
 use self::vector::{Dots, Vectors, Width};
@@ -205,7 +208,9 @@ pub(super) fn emit_block_products(
 /// A cache range of a row, each number an `i64`.
 struct RangeOfRow {
     slot: Value,
+    /// As the row's spans have it: [`weir_abi::FURTHER`] where it differs from head to head.
     first: Value,
+    /// That of the head with the most.
     rows: Value,
 }
 

@@ -14,10 +14,11 @@ use weir_abi::{KEY_TILE, LayerCall, RowSpans, StepContext};
 
 use super::block::Part;
 use super::cache::{CacheType, QUAD, RowPlace};
+use super::heads::range_of_head;
 use super::unpack::Memory;
 use super::{
     AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, Unpack, codes,
-    layer_field, products, range_of_row, unpack,
+    layer_field, products, unpack,
 };
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, Lanes, POINTER, Value,
@@ -128,7 +129,8 @@ pub(super) fn define(
             let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
             let zero = b.int(0);
             b.for_range(zero, ranges, 1, |b, range| {
-                let RangeOfRow { slot, first, rows } = range_of_row(b, span, range);
+                let RangeOfRow { slot, first, rows } =
+                    range_of_head(b, &spec.cache, layer, [span, range], kv_head);
                 let part = Part::of(b, &packed, layer, first, [slot, kv_head]);
                 let end = b.add(first, rows);
                 let start = b.ins().band_imm_s(first, -(TILE as i64));

@@ -45,6 +45,7 @@ use std::mem::offset_of;
 use weir_abi::{CacheRange, KEY_BLOCK, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
 
 use super::block::{Part, is_block};
+use super::heads::range_of_head;
 use super::scratch::{SCORE_ROW, Scratch};
 use super::tile::{self, Tile};
 use super::unpack::Memory;
@@ -320,11 +321,17 @@ impl Unit<'_> {
         b.ins().bor(differs, full)
     }
 
+    /// Range number `range` of a row as a part of its heads reads it.
+    fn range(&self, b: &mut Body<'_>, row: [Value; 2], part: Value) -> RangeOfRow {
+        let head = self.kv_head(b, part);
+        range_of_head(b, &self.spec.cache, self.layer, row, head)
+    }
+
     /// First key of a row's range and the one behind its last.
     fn bounds(&self, b: &mut Body<'_>, rows: &RowsOfTile, row: Value, range: Value) -> [Value; 2] {
         let row = b.add(rows.start, row);
         let span = b.element(self.spans, row, SPAN);
-        let RangeOfRow { first, rows, .. } = range_of_row(b, span, range);
+        let RangeOfRow { first, rows, .. } = self.range(b, [span, range], rows.part);
         [first, b.add(first, rows)]
     }
 
@@ -339,7 +346,7 @@ impl Unit<'_> {
         let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
         let zero = b.int(0);
         b.for_range(zero, ranges, 1, |b, range| {
-            let RangeOfRow { slot, first, .. } = range_of_row(b, span, range);
+            let RangeOfRow { slot, first, .. } = self.range(b, [span, range], rows.part);
             let kv_head = self.kv_head(b, rows.part);
             let most = b.int(i64::MAX);
             let begin = [most, zero, zero, most];

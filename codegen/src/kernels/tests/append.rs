@@ -67,7 +67,8 @@ pub(super) fn check_append(
     interleaved: bool,
     side: Side,
 ) {
-    let cache = CacheShape { kv_heads, key_width, value_width, number, block: None };
+    let cache =
+        CacheShape { kv_heads, key_width, value_width, number, block: None, by_head: false };
     let spec = AppendSpec {
         cache,
         key: (kv_heads * key_width + 2, key_width),
@@ -218,7 +219,8 @@ fn rows_that_leave_the_ring_are_sampled() {
         .flat_map(|rank| all.iter().map(move |formats| (rank, *formats)))
     {
         for [kv_heads, key_width, value_width] in [[3, 6, 9], [16, 16, 8]] {
-            let cache = CacheShape { kv_heads, key_width, value_width, number, block };
+            let cache =
+                CacheShape { kv_heads, key_width, value_width, number, block, by_head: false };
             let spec = AppendSpec {
                 cache,
                 key: (kv_heads * key_width, key_width),

@@ -1,6 +1,6 @@
 //! Attention over ranges of cache rows, with and without sink logits.
 
-use weir_abi::{CacheRange, IsaLevel, LayerCall, MAX_RANGES, RowSpans};
+use weir_abi::{CacheRange, HeadRows, IsaLevel, LayerCall, MAX_RANGES, RowSpans};
 use weir_ir::interpret::stored;
 
 use super::attention_exact::{exact, places};
@@ -119,7 +119,7 @@ impl Case {
     ) -> Case {
         let (rows, heads, kv_heads, key_width, value_width) = sizes;
         let Formats { ring: number, block } = formats.into();
-        let cache = CacheShape { kv_heads, key_width, value_width, number, block };
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block, by_head: false };
         let query_row = heads * key_width + 3;
         let spec = AttendSpec {
             cache,
@@ -181,6 +181,51 @@ impl Case {
         ];
         let shared = self.spec.shared_bytes() / 4;
         kernel.run_team(&given, count * self.spec.output_row, shared, (threads, self.side))
+    }
+
+    /// Numbers in all rows of the planes.
+    pub(super) fn fill(&mut self, random: &mut Random) {
+        let CacheShape { kv_heads, key_width, value_width, .. } = self.spec.cache;
+        for at in 0..SLOTS * kv_heads * CACHE_ROWS {
+            let key: Vec<f32> = random.units(key_width).into_iter().map(|v| v * 2.0).collect();
+            self.planes.set(at, &key, &random.units(value_width));
+        }
+    }
+
+    /// The whole step by a team of `threads`, with rows by head if they are given.
+    pub(super) fn run_whole(
+        &mut self,
+        level: IsaLevel,
+        heads: Option<&[HeadRows]>,
+        threads: usize,
+    ) -> Vec<f32> {
+        let cache = CacheShape { by_head: heads.is_some(), ..self.spec.cache };
+        let spec = AttendSpec { cache, ..self.spec };
+        let kernel = Kernel::new(|assembly| emit_attend(assembly, &spec, level));
+        let planes = self.planes.encoded();
+        let call = self.planes.call(planes, &self.spans, self.side);
+        let layer = LayerCall { heads: heads.map_or(std::ptr::null(), <[_]>::as_ptr), ..call };
+        let rows = self.spans.len();
+        let context =
+            StepContext { layer: &layer, rows: rows as u32, barrier: wait_for_team, ..context() };
+        let given =
+            [Input::Context(&context), Input::floats(&self.query), Input::floats(&self.sink)];
+        let shared = spec.shared_bytes() / 4;
+        kernel.run_team(&given, rows * spec.output_row, shared, (threads, self.side)).0
+    }
+
+    /// Fails if the outputs of a key/value head differ in a bit.
+    pub(super) fn check_head(&self, head: usize, got: &[f32], wanted: &[f32], level: IsaLevel) {
+        let AttendSpec { output_row, cache, score, .. } = self.spec;
+        let width = score.heads / cache.kv_heads * cache.value_width;
+        let columns = head * width..(head + 1) * width;
+        for (row, (got, wanted)) in
+            got.chunks(output_row).zip(wanted.chunks(output_row)).enumerate()
+        {
+            let [got, wanted] =
+                [got, wanted].map(|row| row[columns.clone()].iter().map(|v| v.to_bits()));
+            assert!(got.eq(wanted), "{level:?} {:?}: head {head} of row {row}", self.spec);
+        }
     }
 
     /// Makes numbers of some rows and queries so small that they are subnormal, or zeros.

@@ -17,7 +17,8 @@ const CASES: usize = 12;
 
 fn check(random: &mut Random, number: CacheType, level: IsaLevel) {
     let key_width = 1 + random.below(40);
-    let cache = CacheShape { kv_heads: 1, key_width, value_width: 1, number, block: None };
+    let cache =
+        CacheShape { kv_heads: 1, key_width, value_width: 1, number, block: None, by_head: false };
     let queries = random.below(33);
     let query_row = key_width + random.below(9);
     // Codes come as floats.

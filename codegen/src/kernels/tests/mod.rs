@@ -8,6 +8,7 @@
 mod append;
 mod attention;
 mod attention_exact;
+mod attention_heads;
 mod attention_interpreted;
 mod attention_planes;
 mod attention_random;

@@ -39,7 +39,7 @@ impl Prompt {
         // Of less than eight numbers all may be levels by chance, which is another way to round.
         let least = if block.is_some() { 8 } else { 1 };
         let [key_width, value_width] = [(); 2].map(|()| least + random.below(40));
-        let cache = CacheShape { kv_heads, key_width, value_width, number, block };
+        let cache = CacheShape { kv_heads, key_width, value_width, number, block, by_head: false };
         let softcap = [0.0, 2.5][random.below(2)];
         let spec = AttendSpec {
             cache,
@@ -65,6 +65,7 @@ impl Prompt {
                 rows: rows as u32,
                 sinks: sinks as u32,
                 selected: selected as u32,
+                further: 0,
                 recent: recent as u32,
                 observed: observed as u32,
                 ring_base: ring_base as u32,
@@ -86,6 +87,7 @@ impl Prompt {
                 key_ring: 0,
                 value_ring: 0,
                 block_rows: 0,
+                heads: null(),
             },
             source: match random.below(8) {
                 0 => ScoreSource::Lots { seed: random.below(1000) as u32 },
@@ -323,6 +325,7 @@ pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, 
         key_ring: 0,
         value_ring: 0,
         block_rows: 0,
+        heads: null(),
     };
     let call = PromptCall {
         keys: to_keys.bytes().as_mut_ptr(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_abi::{CacheLayout, CachePolicy};
+use weir_abi::{CacheLayout, CachePolicy, CacheRange, FURTHER};
 
 use super::{Placement, Seat};
 
@@ -28,6 +28,8 @@ pub(in crate::cache) fn layout(
         reservoir: 0,
         reselect: 0,
         block_rows: 0,
+        further: 0,
+        first_head: 0,
     }
 }
 
@@ -375,4 +377,32 @@ fn a_closed_block_is_read_by_all_and_written_by_none() {
         }
     }
     assert!(closed > 300, "{closed}");
+}
+
+#[test]
+fn what_some_heads_keep_beside_is_a_range_of_its_own() {
+    for elastic in [true, false] {
+        // Heads keep 5 to 9 of the candidates; 3 sinks and 4 recent rows.
+        let alike = layout(elastic, 3, 5, 4);
+        let layout = CacheLayout { further: 4, ..alike };
+        for (prompt, further) in [(2, 0), (7, 0), (12, 0), (13, 1), (15, 3), (16, 4), (40, 4)] {
+            let placement = Placement::new(&layout, prompt);
+            assert_eq!(placement.further, further, "{prompt} rows");
+            assert_eq!(placement.has_further(), further > 0);
+            for p in 0..prompt + 20 {
+                let seat = Seat { block: 7, ring: 9 };
+                let [spans, without] = [&placement, &Placement::new(&alike, prompt)]
+                    .map(|placement| placement.spans(seat, p));
+                let count = without.range_count as usize;
+                assert_eq!(spans.ranges[..count], without.ranges[..count]);
+                // While a prompt is written nothing has been selected from it.
+                let behind = &spans.ranges[count..spans.range_count as usize];
+                let expected = CacheRange { slot: 7, first: FURTHER, rows: further };
+                let is_read = p >= prompt && further > 0;
+                assert_eq!(behind, if is_read { &[expected][..] } else { &[] }, "{prompt}, {p}");
+            }
+            let kept = Placement::new(&alike, prompt).kept(prompt + 9);
+            assert_eq!(placement.kept(prompt + 9), kept, "of the head that keeps fewest");
+        }
+    }
 }

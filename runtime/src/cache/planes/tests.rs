@@ -31,8 +31,10 @@ fn cache(rows: u32) -> SlotCache {
         reservoir: 0,
         reselect: 0,
         block_rows: 0,
+        further: 0,
+        first_head: 0,
     };
-    SlotCache::new(&[LayerShape { kind, layout }], SlotCount::whole(4)).unwrap()
+    SlotCache::new(&[LayerShape::alike(kind, layout)], SlotCount::whole(4)).unwrap()
 }
 
 /// Whether pages are large after each of the (slot, rows of the prompt).

@@ -14,7 +14,7 @@ use std::mem::offset_of;
 
 use weir_abi::RowSpans;
 
-use super::{Part, RangeOfRow, SPAN, TILE, Team, Unit, Walk, range_of_row};
+use super::{Part, RangeOfRow, SPAN, TILE, Team, Unit, Walk};
 use crate::emit::{Body, InstBuilder, IntCC, Value};
 
 /// Bytes of rows of a range whose successor is asked for as a whole: a part of the second cache.
@@ -84,7 +84,7 @@ impl Ahead {
         let exists = b.compare(IntCC::SignedLessThan, range, ranges);
         let zero = b.int(0);
         let range = b.select(exists, range, zero);
-        let RangeOfRow { slot, first: next_first, rows } = range_of_row(b, span, range);
+        let RangeOfRow { slot, first: next_first, rows } = unit.range(b, [span, range], next.part);
         let next_end = b.add(next_first, rows);
         let next_tile = b.ins().band_imm_s(next_first, -TILE);
         let moved = b.sub(next_tile, first);

@@ -28,6 +28,8 @@ pub(super) fn pays(b: &mut Body<'_>, unit: &Unit<'_>, rows: Value, threads: Valu
         let bits = i64::from(CHUNK.trailing_zeros());
         let [first, end] = [range.first, end].map(|row| b.ins().ushr_imm_u(row, bits));
         let count = b.sub(end, first);
+        // Rows by head begin at any tile, and so may end in one chunk more.
+        let count = b.add_const(count, i64::from(unit.spec.cache.by_head));
         vec![b.add(chunks[0], count)]
     })[0];
     let parts = b.int(unit.parts());
