@@ -41,7 +41,14 @@ pub fn trials() -> Vec<Trial> {
             trials.push(trial(place, move || conversation(name, kv, kv_dtype, drops)));
         }
     }
-    trials.push(trial("conversation/reservoir".to_owned(), reservoir));
+    trials.push(trial("conversation/reservoir".to_owned(), || {
+        // Within the 42 rows that take a prompt, behind them, and with what they have pushed out.
+        gone_on("reservoir=6", [(9, false), (14, true), (25, true), (12, false)])
+    }));
+    trials.push(trial("conversation/by-head".to_owned(), || {
+        // Within the 30 rows of the shortest head, behind them, and where heads have kept other rows.
+        gone_on("budget=90:48/30:60", [(9, false), (25, true), (25, false), (12, false)])
+    }));
     trials
 }
 
@@ -49,10 +56,11 @@ fn parts(block: CacheFormat, ring: CacheFormat) -> weir::KvTypeOption {
     weir::KvTypeOption::Parts { block, ring }
 }
 
-/// A slot is gone on in until its reservoir is in use; then the conversation is computed again.
-fn reservoir() -> Result<()> {
+/// A slot is gone on in until its reservoir is in use, or heads have kept different rows of a prompt; then
+/// the conversation is computed again. Turns are new tokens, and whether rows are taken over.
+fn gone_on(option: &str, turns: [(u32, bool); 4]) -> Result<()> {
     let folder = root().join("tests/fixtures/onnx/llama-genai-fp32");
-    let kv = "snapstream,rows=48,sinks=3,recent=12,window=8,reservoir=6".to_owned();
+    let kv = format!("snapstream,rows=48,sinks=3,recent=12,window=8,{option}");
     let setup = Setup { kv, slots: 1, ..Setup::exact(200) };
     let report = weir::ReportOptions { quiet: true, ..weir::ReportOptions::default() };
     let options = setup.options(&folder);
@@ -60,8 +68,7 @@ fn reservoir() -> Result<()> {
     let vocabulary = model.compiled().header().vocabulary;
     let mut engine = model.engine(&RuntimeOptions::default())?;
     let mut tokens: Vec<u32> = Vec::new();
-    // Within the 42 rows that take a prompt, behind them, and with what they have pushed out.
-    for (turn, (new, reuses)) in (0..).zip([(9, false), (14, true), (25, true), (12, false)]) {
+    for (turn, (new, reuses)) in (0..).zip(turns) {
         tokens.extend((0..new).map(|i| (i * i + 31 * turn + 7) % vocabulary));
         let answer = engine.generate(vec![ask(&tokens, History::Incremental)])?.swap_remove(0);
         let reused = answer.usage.reused_tokens > 0;

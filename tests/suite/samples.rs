@@ -59,6 +59,9 @@ pub fn trials() -> Vec<Trial> {
         }
     }
     trials.push(trial("samples/anew".to_owned(), selected_anew));
+    for (format, kv_dtype) in [("f32", weir::KvTypeOption::F32), ("i4", weir::KvTypeOption::Int4)] {
+        trials.push(trial(format!("samples/by-head/{format}"), move || by_head(kv_dtype)));
+    }
     trials.push(trial("samples/program".to_owned(), program));
     trials
 }
@@ -111,7 +114,18 @@ fn apart(request: &Request) -> Vec<Request> {
     (0..u64::from(SAMPLES)).map(nth).collect()
 }
 
+/// Sequences, how many of them can have a block, threads, and whether prompts go one behind the other,
+/// whose blocks are freed and taken again, or each by itself.
+type Places = ([u32; 2], usize, bool);
+
+const PLACES: [Places; 4] =
+    [([3, 1], 1, false), ([3, 3], 2, true), ([4, 2], 1, true), ([4, 1], 2, true)];
+
 fn samples(name: &str, setup: &Setup) -> Result<()> {
+    samples_at(name, setup, &PLACES)
+}
+
+fn samples_at(name: &str, setup: &Setup, places: &[Places]) -> Result<()> {
     let model = setup.load(&root().join("tests/fixtures/onnx").join(name))?;
     let requests = requests(model.compiled().header().vocabulary);
     let mut by_itself = engine(&model, [1, 1], 1)?;
@@ -127,10 +141,7 @@ fn samples(name: &str, setup: &Setup) -> Result<()> {
     let is_short = |length: &&usize| **length < 70;
     let short = lengths.iter().filter(is_short).count();
     ensure!(short > 0 && short < lengths.len(), "answers of different lengths: {lengths:?}");
-    // Each prompt by itself, or all of them one behind the other, whose blocks are freed and taken again.
-    for (places, threads, in_company) in
-        [([3, 1], 1, false), ([3, 3], 2, true), ([4, 2], 1, true), ([4, 1], 2, true)]
-    {
+    for (places, threads, in_company) in places.iter().copied() {
         let mut engine = engine(&model, places, threads)?;
         let mut ids = Vec::new();
         for (request, answers) in requests.iter().zip(&expected) {
@@ -179,6 +190,18 @@ fn compare(
 fn selected_anew() -> Result<()> {
     let kv = "snapstream,rows=96,sinks=4,recent=16,window=8,reselect=20".to_owned();
     samples("llama-genai-fp32", &Setup { kv, slots: 4, ..Setup::exact(CONTEXT) })
+}
+
+/// Where heads have different rows, samples share a block, and each could have one.
+fn by_head(kv_dtype: weir::KvTypeOption) -> Result<()> {
+    let kv = "snapstream,rows=96,sinks=4,recent=16,window=8,budget=130:40/96:250".to_owned();
+    let kv_dtype = Some(kv_dtype);
+    let setup = Setup { kv, kv_dtype, slots: 4, ..Setup::exact(CONTEXT) };
+    samples_at("llama-genai-fp32", &setup, &[([3, 3], 1, false), ([4, 4], 2, true)])?;
+    let model = setup.load(&root().join("tests/fixtures/onnx/llama-genai-fp32"))?;
+    let refused = engine(&model, [4, 2], 1).err().context("every slot has a block")?.to_string();
+    ensure!(refused.contains("2 blocks for 4 slots: a cache with a budget by head"), "{refused}");
+    Ok(())
 }
 
 /// What the program says: answers under their numbers, equal to those of single runs.

@@ -204,6 +204,8 @@ fn entries_that_refer_to_nothing_are_refused() {
     assert!(broken(header.layouts.offset, 99).contains("policy 99"));
     let rows = offset_of!(CacheLayout, rows) as u64;
     assert!(broken(header.layouts.offset + rows, 7).contains("add up"));
+    let further = offset_of!(CacheLayout, further) as u64;
+    assert!(broken(header.layouts.offset + further, 3).contains("its heads are outside"));
     assert!(broken(header.levels.offset, 9).contains("ISA level 9"));
     assert!(broken(header.levels.offset + 8, 16).contains("outside the code"));
     assert!(broken(header.weight_offsets.offset, 65).contains("outside the weights"));

@@ -323,6 +323,9 @@ impl Unit<'_> {
 
     /// Range number `range` of a row as a part of its heads reads it.
     fn range(&self, b: &mut Body<'_>, row: [Value; 2], part: Value) -> RangeOfRow {
+        if !self.spec.cache.by_head {
+            return range_of_row(b, row[0], row[1]);
+        }
         let head = self.kv_head(b, part);
         range_of_head(b, &self.spec.cache, self.layer, row, head)
     }

@@ -1,7 +1,7 @@
 //! The number format of caches that nobody chose.
 
-use weir_ir::CacheFormat;
 use weir_ir::text::parse;
+use weir_ir::{CacheFormat, RowFormats};
 
 use super::{Keep, suits_products};
 use crate::kv::policy::KvOptions;
@@ -42,6 +42,33 @@ fn rows_are_codes_where_scales_suit_them() {
     assert_eq!(chosen(64, int4, true, true), CacheFormat::I8);
     assert_eq!(chosen(64, "bf16", false, false), CacheFormat::F16);
     assert_eq!(chosen(64, "f32", false, false), CacheFormat::F32);
+}
+
+/// Rows that only some heads have lie among those of the ring's format.
+#[test]
+fn rows_by_head_have_one_number_format() {
+    let text = "graph @Cached
+cache k0 layer=0 kv_heads=2 key_width=8 value_width=8 type=f32 window=0
+main {
+  param v0: f32[sequence, 64] operand
+  return v0 other
+}
+";
+    let graph = parse(text).unwrap();
+    let kv = KvOptions::parse("snapstream,rows=64,sinks=4,recent=16,budget=30:90").unwrap();
+    let keep = |format| {
+        let mut graph = graph.clone();
+        let rings = Keep { kv: &kv, format: Some(format), context: 256 }.rows(&mut graph, 12);
+        rings.map(|_| graph.caches.values().next().and_then(|cache| cache.layout.clone()).unwrap())
+    };
+    let rows = keep(CacheFormat::I4.into()).unwrap();
+    assert_eq!((rows.selected, rows.by_head), (10, vec![10, 70]));
+    let parts = RowFormats { ring: CacheFormat::F16, block: Some(CacheFormat::I4) };
+    let error = keep(parts).unwrap_err().to_string();
+    assert!(
+        error.starts_with("a budget by head and a number format of the block exclude"),
+        "{error}"
+    );
 }
 
 /// What re-selection computes again looks as far back in a layer's window as it did before.
