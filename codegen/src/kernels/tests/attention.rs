@@ -192,18 +192,30 @@ impl Case {
         }
     }
 
-    /// The whole step by a team of `threads`, with rows by head if they are given.
+    /// The kernel, and the one for rows by head.
+    pub(super) fn kernels(&self, level: IsaLevel) -> [Kernel; 2] {
+        [false, true].map(|by_head| {
+            let cache = CacheShape { by_head, ..self.spec.cache };
+            let spec = AttendSpec { cache, ..self.spec };
+            Kernel::new(|assembly| emit_attend(assembly, &spec, level))
+        })
+    }
+
+    /// Planes as kernels see them.
+    pub(super) fn encoded(&self) -> [Vec<u8>; 2] {
+        self.planes.encoded()
+    }
+
+    /// The whole step by a team of `threads`, over these planes and with rows by head if they are given.
     pub(super) fn run_whole(
         &mut self,
-        level: IsaLevel,
+        kernel: &Kernel,
+        planes: &[Vec<u8>; 2],
         heads: Option<&[HeadRows]>,
         threads: usize,
     ) -> Vec<f32> {
-        let cache = CacheShape { by_head: heads.is_some(), ..self.spec.cache };
-        let spec = AttendSpec { cache, ..self.spec };
-        let kernel = Kernel::new(|assembly| emit_attend(assembly, &spec, level));
-        let planes = self.planes.encoded();
-        let call = self.planes.call(planes, &self.spans, self.side);
+        let spec = self.spec;
+        let call = self.planes.call(planes.clone(), &self.spans, self.side);
         let layer = LayerCall { heads: heads.map_or(std::ptr::null(), <[_]>::as_ptr), ..call };
         let rows = self.spans.len();
         let context =
