@@ -352,7 +352,7 @@ impl Machine {
             key_ring: 0,
             value_ring: 0,
             block_rows: 0,
-            heads: std::ptr::null(),
+            heads: null(),
         }
     }
 
@@ -615,7 +615,7 @@ fn long_prompts_are_scored_and_compacted() {
             key_ring: 0,
             value_ring: 0,
             block_rows: 0,
-            heads: std::ptr::null(),
+            heads: null(),
         };
         let context = StepContext { prompt: &prompt, ..context };
         machine.call("observe-0", &context);

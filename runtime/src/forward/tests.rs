@@ -350,6 +350,7 @@ fn model(layouts: &[CacheLayout]) -> Model {
         kinds: place(bytes_of(&[kind]), 1),
         layers: place(bytes_of(&layers), count),
         layouts: place(bytes_of(layouts), count),
+        head_rows: Table::default(),
         weight_offsets: place(bytes_of(&offsets), count),
         tables_bytes: tables.len() as u64,
         code_bytes: code.len() as u64,

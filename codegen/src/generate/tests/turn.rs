@@ -65,7 +65,8 @@ fn int4_is_a_block_as_long_as_a_cache_that_drops_rows() {
         let kind = &plans.kinds[0];
         let shape = kind.attend.cache;
         let cache = graph.caches.values().next().unwrap();
-        let block_rows = layout(cache, &Op::read_constant(Const::new(0))).unwrap().block_rows;
+        let block_rows =
+            layout(cache, &Op::read_constant(Const::new(0)), &mut Vec::new()).unwrap().block_rows;
         assert_eq!((shape.number, shape.block, block_rows), expected);
         let of_int4 = CacheShape { number: CacheType::Int4, block: None, ..shape };
         assert_eq!(kind.kept_row_bytes, of_int4.row_bytes() as u64);

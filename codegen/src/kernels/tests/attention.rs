@@ -216,7 +216,7 @@ impl Case {
     ) -> Vec<f32> {
         let spec = self.spec;
         let call = self.planes.call(planes.clone(), &self.spans, self.side);
-        let layer = LayerCall { heads: heads.map_or(std::ptr::null(), <[_]>::as_ptr), ..call };
+        let layer = LayerCall { heads: heads.map_or(null(), <[_]>::as_ptr), ..call };
         let rows = self.spans.len();
         let context =
             StepContext { layer: &layer, rows: rows as u32, barrier: wait_for_team, ..context() };

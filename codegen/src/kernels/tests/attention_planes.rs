@@ -399,7 +399,7 @@ impl Planes {
             key_ring,
             value_ring,
             block_rows: if self.shape.block.is_some() { BLOCK_ROWS as u32 } else { 0 },
-            heads: std::ptr::null(),
+            heads: null(),
         }
     }
 }

@@ -397,9 +397,10 @@ fn what_some_heads_keep_beside_is_a_range_of_its_own() {
                 assert_eq!(spans.ranges[..count], without.ranges[..count]);
                 // While a prompt is written nothing has been selected from it.
                 let behind = &spans.ranges[count..spans.range_count as usize];
-                let expected = CacheRange { slot: 7, first: FURTHER, rows: further };
+                let range = CacheRange { slot: 7, first: FURTHER, rows: further };
                 let is_read = p >= prompt && further > 0;
-                assert_eq!(behind, if is_read { &[expected][..] } else { &[] }, "{prompt}, {p}");
+                let expected: Vec<CacheRange> = is_read.then_some(range).into_iter().collect();
+                assert_eq!(behind, expected, "{prompt}, {p}");
             }
             let kept = Placement::new(&alike, prompt).kept(prompt + 9);
             assert_eq!(placement.kept(prompt + 9), kept, "of the head that keeps fewest");
