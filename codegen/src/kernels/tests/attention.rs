@@ -151,6 +151,18 @@ impl Case {
         Case { spec, planes, query, sink: sink.collect(), spans, side: Side::End }
     }
 
+    /// The same over latent rows, one for all heads, which scores are made with by this factor: values
+    /// are the first numbers of keys.
+    pub(super) fn with_values_of_keys(mut self, scale: f32) -> Case {
+        self.spec.score.scale = scale;
+        let CacheShape { key_width, value_width, .. } = self.spec.cache;
+        let Planes { keys, values, .. } = &mut self.planes;
+        for (value, key) in values.chunks_mut(value_width).zip(keys.chunks(key_width)) {
+            value.copy_from_slice(&key[..value_width]);
+        }
+        self
+    }
+
     fn kernel(&self, level: IsaLevel) -> Kernel {
         Kernel::new(|assembly| emit_attend(assembly, &self.spec, level))
     }

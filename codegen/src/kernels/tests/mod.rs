@@ -16,6 +16,7 @@ mod block_products;
 mod elements;
 mod faults;
 mod gated;
+mod groups;
 pub(super) mod guard;
 mod processor;
 mod prompt;

@@ -31,19 +31,43 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(random: &mut Random) -> Prompt {
+    /// Any heads, formats and way to score.
+    fn random(random: &mut Random) -> Prompt {
         let kv_heads = 1 + random.below(3);
         let heads = kv_heads * (1 + random.below(4));
         let all = Formats::all();
-        let Formats { ring: number, block } = all[random.below(all.len())];
+        let formats = all[random.below(all.len())];
         // Of less than eight numbers all may be levels by chance, which is another way to round.
-        let least = if block.is_some() { 8 } else { 1 };
+        let least = if formats.block.is_some() { 8 } else { 1 };
         let [key_width, value_width] = [(); 2].map(|()| least + random.below(40));
+        let source = match random.below(8) {
+            0 => ScoreSource::Lots { seed: random.below(1000) as u32 },
+            _ => ScoreSource::Queries {
+                pool: 1 + 2 * random.below(4),
+                scoring: Scoring {
+                    aggregate: Aggregate::ALL[random.below(3)],
+                    normalise: Normalise::ALL[random.below(2)],
+                    pooling: Pooling::ALL[random.below(3)],
+                },
+            },
+        };
+        Prompt::new(random, [heads, kv_heads, key_width, value_width], formats, (source, 0.4))
+    }
+
+    /// A prompt for query heads, key/value heads, and widths of key and value, whose scores come from
+    /// there with this factor.
+    fn new(
+        random: &mut Random,
+        [heads, kv_heads, key_width, value_width]: [usize; 4],
+        formats: Formats,
+        (source, scale): (ScoreSource, f32),
+    ) -> Prompt {
+        let Formats { ring: number, block } = formats;
         let cache = CacheShape { kv_heads, key_width, value_width, number, block, by_head: false };
         let softcap = [0.0, 2.5][random.below(2)];
         let spec = AttendSpec {
             cache,
-            score: ScoreSpec { heads, scale: 0.4, softcap },
+            score: ScoreSpec { heads, scale, softcap },
             sinks: false,
             query: (heads * key_width, key_width),
             output_row: heads * value_width,
@@ -89,17 +113,7 @@ impl Prompt {
                 block_rows: 0,
                 heads: null(),
             },
-            source: match random.below(8) {
-                0 => ScoreSource::Lots { seed: random.below(1000) as u32 },
-                _ => ScoreSource::Queries {
-                    pool: 1 + 2 * random.below(4),
-                    scoring: Scoring {
-                        aggregate: Aggregate::ALL[random.below(3)],
-                        normalise: Normalise::ALL[random.below(2)],
-                        pooling: Pooling::ALL[random.below(3)],
-                    },
-                },
-            },
+            source,
             kept: ring_base + ring_rows,
             // Rows of the ring may lie in the block.
             block_rows: (sinks + selected + random.below(ring_base + ring_rows - sinks - selected))
@@ -117,6 +131,14 @@ impl Prompt {
             }
         }
         prompt
+    }
+
+    /// The same with latent rows, one for all heads: values are the first numbers of keys.
+    fn with_values_of_keys(mut self) -> Prompt {
+        let CacheShape { key_width, value_width, .. } = self.spec.cache;
+        let rows = self.keys.chunks(key_width);
+        self.values = rows.flat_map(|key| key[..value_width].iter().copied()).collect();
+        self
     }
 
     fn count(&self, number: u32) -> usize {
@@ -286,7 +308,26 @@ fn largest(numbers: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 /// Observes and compacts one random prompt. `has_ties` puts few different scores, zeros of both signs
 /// among them, in the place of those observed.
 pub(super) fn check_prompt(random: &mut Random, has_ties: bool, threads: usize, side: Side) {
-    let prompt = Prompt::new(random);
+    let prompt = Prompt::random(random);
+    check(random, &prompt, has_ties, threads, side);
+}
+
+/// The same of a prompt with these heads and widths (see [`Prompt::new`]), whose values are the first
+/// numbers of keys if a row is latent.
+pub(super) fn check_heads(
+    random: &mut Random,
+    heads: [usize; 4],
+    formats: Formats,
+    source: (ScoreSource, f32),
+    is_latent: bool,
+) {
+    let prompt = Prompt::new(random, heads, formats, source);
+    let prompt = if is_latent { prompt.with_values_of_keys() } else { prompt };
+    let (threads, side) = (1 + random.below(3), [Side::Begin, Side::End][random.below(2)]);
+    check(random, &prompt, false, threads, side);
+}
+
+fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, side: Side) {
     let cache = prompt.spec.cache;
     let rows = prompt.count(prompt.call.rows);
     let guard = |floats: &[f32]| Guarded::new(&bytes(floats), side);

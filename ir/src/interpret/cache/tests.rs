@@ -138,3 +138,136 @@ fn heads_keep_as_many_rows_as_each_has() {
     assert_eq!(positions, [vec![1], vec![1]]);
     assert_eq!(means, [(1.0 + 3.0 + 4.0) / 4.0; 2]);
 }
+
+/// Heads over a prompt that is longer than its cache: query heads, key/value heads, widths of key and
+/// value. A latent row's value is its key's first numbers.
+struct Heads {
+    sizes: [usize; 4],
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    queries: Vec<f32>,
+}
+
+const LENGTH: usize = 40;
+const FACTOR: f32 = 0.07;
+
+impl Heads {
+    fn new([heads, kv_heads, key_width, value_width]: [usize; 4]) -> Heads {
+        let wave = |count: usize, step: f32| -> Vec<f32> {
+            (0..count).map(|index| (index as f32 * step).sin() * 1.5).collect()
+        };
+        let keys = wave(LENGTH * kv_heads * key_width, 2.1);
+        let first = keys.chunks(key_width).flat_map(|key| key[..value_width].to_vec());
+        Heads {
+            sizes: [heads, kv_heads, key_width, value_width],
+            values: first.collect(),
+            queries: wave(LENGTH * heads * key_width, 0.7),
+            keys,
+        }
+    }
+
+    fn decl(&self) -> CacheDecl {
+        let [_, kv_heads, key_width, value_width] = self.sizes.map(|size| size as u32);
+        CacheDecl {
+            kv_heads,
+            key_width,
+            value_width,
+            ..decl(CacheFormat::F32, KvPolicy::Snapstream)
+        }
+    }
+
+    fn row(numbers: &[f32], width: usize, row: usize) -> impl Iterator<Item = f64> + '_ {
+        numbers[row * width..][..width].iter().map(|number| f64::from(*number))
+    }
+
+    /// Weights of the keys that a row's query of a head sees, and how far they may be off, relative to
+    /// themselves: each number of a product is added with two roundings, the factor is another one; a
+    /// score's shift is rounded, and exp and the division are.
+    fn weights(&self, row: usize, head: usize) -> (Vec<f64>, f64) {
+        let [heads, kv_heads, width, _] = self.sizes;
+        let kv_head = head / (heads / kv_heads);
+        let mut error = 0f64;
+        let scores = (0..=row).map(|key| {
+            let query = Heads::row(&self.queries, width, row * heads + head);
+            let key = Heads::row(&self.keys, width, key * kv_heads + kv_head);
+            let products: Vec<f64> = query.zip(key).map(|(q, k)| q * k).collect();
+            let size: f64 = products.iter().map(|product| product.abs()).sum();
+            error = error.max((2 * width + 1) as f64 * UNIT * size * f64::from(FACTOR));
+            products.iter().sum::<f64>() * f64::from(FACTOR)
+        });
+        let scores: Vec<f64> = scores.collect();
+        let most = scores.iter().copied().fold(f64::MIN, f64::max);
+        let least = scores.iter().copied().fold(f64::MAX, f64::min);
+        let sum: f64 = scores.iter().map(|score| (score - most).exp()).sum();
+        let weights = scores.iter().map(|score| (score - most).exp() / sum).collect();
+        (weights, 2.0 * (2.0 * error + (most - least + 4.0 + row as f64) * UNIT))
+    }
+
+    /// Places of the candidates that a head keeps: the best means over the last queries and all heads of
+    /// its group.
+    fn selected(&self, kv_head: usize, layout: &CacheRows) -> Vec<usize> {
+        let [heads, kv_heads, ..] = self.sizes;
+        let group = heads / kv_heads;
+        let [sinks, recent, kept, observed] =
+            [layout.sinks, layout.recent, layout.selected, layout.observed].map(|n| n as usize);
+        let score = |key: usize| {
+            let of_head = |head: usize| {
+                (LENGTH - observed..LENGTH).map(|row| self.weights(row, head).0[key]).sum::<f64>()
+            };
+            (kv_head * group..(kv_head + 1) * group).map(of_head).sum::<f64>()
+        };
+        let scores: Vec<f64> = (sinks..LENGTH - recent).map(score).collect();
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        let gap = scores[order[kept - 1]] - scores[order[kept]];
+        assert!(gap > 1e-4 * scores[order[kept]], "the choice is a matter of rounding");
+        order.truncate(kept);
+        order.sort_unstable();
+        order.into_iter().map(|place| sinks + place).collect()
+    }
+}
+
+/// Unit roundoff.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Attention and selection against double precision, for groups of 1, 4 and 8 heads and for latent rows.
+#[test]
+fn groups_of_heads_read_and_keep_what_double_precision_does() {
+    for sizes in [[3, 3, 24, 20], [8, 2, 16, 16], [16, 2, 32, 24], [16, 1, 576, 512]] {
+        let heads = Heads::new(sizes);
+        let [query_heads, kv_heads, key_width, value_width] = sizes;
+        let decl = heads.decl();
+        let mut state = CacheState::new(&decl).unwrap();
+        let tensor = |numbers: &[f32], heads: usize, width: usize| {
+            Tensor::from_f32(DType::F32, vec![LENGTH, heads, width], numbers.to_vec())
+        };
+        let key = tensor(&heads.keys, kv_heads, key_width);
+        state.append(&key, &tensor(&heads.values, kv_heads, value_width)).unwrap();
+        let score = Score { scale: FACTOR, softcap: 0.0 };
+        let query = tensor(&heads.queries, query_heads, key_width);
+        let got = state.attend(&query, None, score).unwrap();
+        let got = got.f32s().unwrap();
+        for (place, got) in got.chunks(value_width).enumerate() {
+            let (row, head) = (place / query_heads, place % query_heads);
+            let (weights, error) = heads.weights(row, head);
+            let kv_head = head / (query_heads / kv_heads);
+            let mut exact = vec![(0.0, 0.0); value_width];
+            for (key, weight) in weights.iter().enumerate() {
+                let value = Heads::row(&heads.values, value_width, key * kv_heads + kv_head);
+                for (sum, value) in exact.iter_mut().zip(value) {
+                    *sum = (sum.0 + weight * value, sum.1 + weight * value.abs());
+                }
+            }
+            for (got, (exact, size)) in got.iter().zip(exact) {
+                let bound = (error + (2 * row + 4) as f64 * UNIT) * size;
+                let off = (f64::from(*got) - exact).abs();
+                assert!(off <= bound, "{sizes:?}, row {row}, head {head}: {off:e} of {bound:e}");
+            }
+        }
+        state.finish_prompt().unwrap();
+        let layout = decl.layout.as_ref().unwrap();
+        for (head, positions) in state.kept().unwrap().positions.iter().enumerate() {
+            assert_eq!(*positions, heads.selected(head, layout), "{sizes:?}, head {head}");
+        }
+    }
+}
