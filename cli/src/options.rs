@@ -52,7 +52,8 @@ none with full [default: none]
 stream and snapstream: reservoir=N of the rows hold a sample of those that the answer has pushed out \
 of the recent ones, drawn by lot (seed=) for each head [default: none]
 snapstream: reselect=T makes room for T more rows; when the answer has taken it, rows= of all are \
-selected anew [default: never]";
+selected anew [default: never]; redundancy=P counts against a row, then, how much its key repeats \
+others, as P percent of its score (R-KV: 90) [default: none]";
 
 /// Which model, and what it is made into.
 #[derive(Args, Debug, Clone)]

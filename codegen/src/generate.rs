@@ -368,9 +368,10 @@ fn score_source(cache: &CacheDecl) -> ScoreSource {
     match &cache.layout {
         Some(rows) if rows.policy == KvPolicy::Random => ScoreSource::Lots { seed: rows.seed },
         Some(rows) => {
-            ScoreSource::Queries { pool: rows.pool.max(1) as usize, scoring: rows.scoring }
+            let (scoring, redundancy) = (rows.scoring, rows.redundancy);
+            ScoreSource::Queries { pool: rows.pool.max(1) as usize, scoring, redundancy }
         }
-        None => ScoreSource::Queries { pool: 1, scoring: Scoring::default() },
+        None => ScoreSource::Queries { pool: 1, scoring: Scoring::default(), redundancy: 0 },
     }
 }
 

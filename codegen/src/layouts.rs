@@ -62,6 +62,7 @@ pub(crate) fn layout(
         in_flight: rows.in_flight,
         reservoir: rows.reservoir,
         reselect: rows.reselect.into(),
+        redundancy: rows.redundancy,
         block_rows: cache.block_rows(),
         further: rows.most_selected() - rows.selected,
         first_head: number(first_head, "numbers of heads' rows")?,

@@ -143,6 +143,7 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.in_flight,
                 layout.reservoir,
                 layout.reselect,
+                layout.redundancy,
                 layout.block_rows,
                 layout.further,
                 layout.first_head,

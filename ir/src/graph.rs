@@ -371,6 +371,9 @@ pub struct CacheRows {
     pub reservoir: u32,
     /// Whether rows are selected from anew when there is no room left for generated ones.
     pub reselect: bool,
+    /// Percent of a candidate's score, then, that its redundancy is, which counts against it; the rest
+    /// is what else scores it (1 - λ and λ of R-KV).
+    pub redundancy: u32,
     /// w.
     pub observed: u32,
     /// Pooling width.
@@ -395,6 +398,7 @@ impl CacheRows {
             in_flight: 0,
             reservoir: 0,
             reselect: false,
+            redundancy: 0,
             observed: 0,
             pool: 1,
             scoring: Scoring::default(),
@@ -596,6 +600,10 @@ impl CacheRows {
         if self.reselect && (!is_snapstream || self.growth == 0 || self.reservoir > 0) {
             let what = "only snapstream with room beside its rows and no reservoir selects anew";
             return Err(what.into());
+        }
+        if self.redundancy > 100 || (self.redundancy > 0 && !self.reselect) {
+            let percent = self.redundancy;
+            return Err(format!("redundancy of {percent} % of the scores of rows selected anew"));
         }
         let has_reservoir = matches!(self.policy, KvPolicy::Stream | KvPolicy::Snapstream);
         if !has_reservoir && self.reservoir > 0 {

@@ -226,7 +226,8 @@ impl Guessing for Compiled {
         let mut logits = vec![0.0; shape.vocabulary as usize];
         self.prompt_rows = ids.len() as u32;
         if ids.len() > direct {
-            let prompt = LongPrompt { tokens: ids, slot: 1, rotary_set: 0, past: None };
+            let prompt =
+                LongPrompt { tokens: ids, slot: 1, rotary_set: 0, past: None, is_anew: false };
             self.forward.begin_prompt(prompt);
             while !self.forward.advance_prompt()? {}
             self.forward.prompt_logits(self.prompt_rows - 1, &mut logits)?;

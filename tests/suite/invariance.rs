@@ -29,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         "snapkv,rows=40,recent=8,window=8,limit=64",
         "snapstream,rows=48,sinks=3,recent=12,window=8,reservoir=6",
         "snapstream,rows=32,sinks=3,recent=12,window=8,reselect=6",
+        "snapstream,rows=32,sinks=3,recent=12,window=8,reselect=6,redundancy=90",
     ];
     let mut trials = Vec::new();
     for (name, kv_dtype) in [

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use weir_ir::CacheFormat;
-use weir_runtime::RuntimeOptions;
 use weir_runtime::comparison::{Candidate, Comparison, Passage, surprise};
 use weir_runtime::forward::Forward;
+use weir_runtime::{Request, RuntimeOptions};
 use weir_tests::activations::Bound;
 use weir_tests::compare::{FLOAT, close};
 use weir_tests::golden::read;
@@ -31,6 +31,12 @@ const PARTS: [(CacheFormat, CacheFormat); 5] = [
     (CacheFormat::I4, CacheFormat::F16),
     (CacheFormat::I4, CacheFormat::BF16),
 ];
+
+/// Rows that repeat others are dropped where rows are selected anew.
+const REDUNDANT: &str = "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10,redundancy=90";
+
+/// Tokens of an answer: rows are selected anew three times.
+const ANSWER: u32 = 45;
 
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures/onnx").join(name)
@@ -82,6 +88,16 @@ pub fn trials() -> Vec<Trial> {
         ),
         ("llama-genai-fp32", "snapstream,rows=20,sinks=2,recent=4,window=4,agg=max,reselect=3"),
         ("mistral-layered-genai-fp32", "snapstream,rows=64,recent=24,window=16,reselect=9"),
+        ("llama-genai-fp32", REDUNDANT),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10,redundancy=40,mode=static,\
+             budget=pyramid:2",
+        ),
+        (
+            "mistral-layered-genai-fp32",
+            "snapstream,rows=64,recent=24,window=16,reselect=9,redundancy=100",
+        ),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=4,seed=3"),
         (
             "llama-genai-fp32",
@@ -152,6 +168,7 @@ pub fn trials() -> Vec<Trial> {
         weir::KvTypeOption::Bf16,
         weir::KvTypeOption::Int4,
     ];
+    trials.push(trial("policies/answered".to_owned(), answered));
     for (name, formats) in [
         ("llama-genai-fp32", FLOATS),
         ("mistral-layered-genai-fp32", FLOATS),
@@ -164,8 +181,9 @@ pub fn trials() -> Vec<Trial> {
 
 /// Models that take over a prompt which one of them has computed go on as each does by itself.
 fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
-    const POLICIES: [&str; 7] = [
+    const POLICIES: [&str; 8] = [
         "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10",
+        REDUNDANT,
         "snapstream,rows=64,sinks=4,recent=16,window=8",
         "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",
         "snapkv,rows=48,recent=20,agg=max",
@@ -230,6 +248,37 @@ fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
             ensure!(same, "{kv} in {format:?}, {} rows", case.prompt.len());
         }
     }
+    Ok(())
+}
+
+/// An engine's answer is what the logits of the same tokens say, in which redundancy counts.
+fn answered() -> Result<()> {
+    let folder = fixture("llama-genai-fp32");
+    let setup = |kv: &str| Setup { kv: kv.to_owned(), ..Setup::exact(320) };
+    let case = read(&folder)?.into_iter().max_by_key(|case| case.prompt.len());
+    let prompt = case.context("no prompts")?.prompt;
+    let answer = |kv: &str| -> Result<Vec<u32>> {
+        let model = setup(kv).load(&folder)?;
+        let request = Request {
+            prompt: prompt.clone(),
+            max_tokens: Some(ANSWER),
+            ignore_eos: true,
+            ..Request::default()
+        };
+        let mut engine = model.engine(&RuntimeOptions::default())?;
+        Ok(engine.generate(vec![request])?.swap_remove(0).ids)
+    };
+    let ids = answer(REDUNDANT)?;
+    let (kv, _) = REDUNDANT.rsplit_once(',').context("options")?;
+    ensure!(ids != answer(kv)?, "redundancy counts");
+    let logits = Jit::compile(&folder, &setup(REDUNDANT))?.logits(&prompt, &ids)?;
+    let vocabulary = logits.steps.values.len() / ids.len();
+    let best = |row: &[f32]| {
+        let best = (0..row.len()).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
+        best.map(|token| token as u32)
+    };
+    let rows = logits.steps.values.chunks_exact(vocabulary).map(best);
+    ensure!(rows.zip(&ids[1..]).all(|(row, id)| row == Some(*id)), "{ids:?}");
     Ok(())
 }
 

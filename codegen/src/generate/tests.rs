@@ -616,6 +616,7 @@ fn long_prompts_are_scored_and_compacted() {
             value_ring: 0,
             block_rows: 0,
             heads: null(),
+            anew: 0,
         };
         let context = StepContext { prompt: &prompt, ..context };
         machine.call("observe-0", &context);

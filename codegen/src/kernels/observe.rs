@@ -13,14 +13,20 @@
 //! sums those of equal places in their blocks in ascending order, then the sixteen sums in pairs.
 //!
 //! Phases: sums over the candidates, where attention is relative to these; means of heads, where
-//! weights have a floor; rows; neighbours. Where lots are drawn there is one, without queries.
+//! weights have a floor; rows; neighbours; [`redundancy`], where rows are selected anew and it counts.
+//! Where lots are drawn there is one, without queries.
+
+mod products;
+mod redundancy;
 
 use std::mem::offset_of;
 
 use weir_abi::{IsaLevel, KEY_BLOCK, LayerCall, PromptCall, StepContext};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 
-use super::attention::{AttendSpec, BlockOfKeys, emit_block_products, plane_rows};
+use self::products::Products;
+use self::redundancy::Redundancy;
+use super::attention::{AttendSpec, BlockOfKeys, plane_rows};
 use super::lots;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, POINTER, Value,
@@ -33,8 +39,6 @@ const RUN: i64 = 64;
 const FOURS: usize = KEY_BLOCK / 4;
 /// Queries whose products with a block lie in memory together.
 const QUERIES: usize = 32;
-/// Queries that portable code multiplies together: their sums fill half of the vector registers.
-const TOGETHER: usize = 2;
 
 /// What a layer kind's candidates are scored by.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,8 @@ pub enum ScoreSource {
         pool: usize,
         /// What becomes of it.
         scoring: Scoring,
+        /// Percent of a score that redundancy is where rows are selected anew.
+        redundancy: u32,
     },
     /// A hash of seed, layer, head and position ([`weir_ir::interpret::select::lot`]).
     Lots {
@@ -69,15 +75,21 @@ pub fn emit_observe(
     spec: &ObserveSpec,
     level: IsaLevel,
 ) -> Result<FuncId, EmitError> {
-    let cache = &spec.attend.cache;
-    let products = match spec.source {
-        ScoreSource::Queries { .. } => {
-            let query_row = spec.attend.score.heads * cache.key_width;
-            emit_block_products(assembly, cache, query_row, level)?
-        }
-        ScoreSource::Lots { .. } => None,
+    let (pool, scoring, redundancy) = match spec.source {
+        ScoreSource::Queries { pool, scoring, redundancy } => (pool, scoring, redundancy),
+        ScoreSource::Lots { seed } => return emit_lots(assembly, name, &spec.attend, seed),
     };
-    let name = match products {
+    let cache = &spec.attend.cache;
+    let query_row = spec.attend.score.heads * cache.key_width;
+    let products = Products::emit(assembly, cache, query_row, level)?;
+    let redundancy = match redundancy {
+        0 => None,
+        percent => {
+            let products = Products::emit(assembly, cache, cache.key_width, level)?;
+            Some(Redundancy { percent, products })
+        }
+    };
+    let name = match products.assembled() {
         Some(products) => format!("{name}-{}", assembly.name(products)),
         None => name.to_owned(),
     };
@@ -87,16 +99,37 @@ pub fn emit_observe(
     let id = assembly.declare(&name, segment_signature())?;
     assembly.define(id, |b| {
         let (context, thread, threads) = b.segment_params();
-        match spec.source {
-            ScoreSource::Queries { pool, scoring } => {
-                let how = (scoring, products);
-                let call = Call::new(b, spec.attend, how, context, [thread, threads]);
-                call.all_phases(b, pool);
-            }
-            ScoreSource::Lots { seed } => {
-                draw_lots(b, &spec.attend, seed, context, [thread, threads]);
-            }
+        let call = Call::new(b, spec.attend, (scoring, products), context, [thread, threads]);
+        call.all_phases(b, pool);
+        if let Some(redundancy) = &redundancy {
+            let prompt = prompt_pointer(b, context);
+            let anew = b.load_count(prompt, offset_of!(PromptCall, anew) as i32);
+            let anew = b.compare_const(IntCC::NotEqual, anew, 0);
+            b.if_then(anew, |b| {
+                b.barrier(context, thread);
+                redundancy.all_phases(b, &call);
+            });
         }
+        b.barrier(context, thread);
+        b.ret(&[]);
+    })?;
+    Ok(id)
+}
+
+/// The segment where scores are drawn by lot: one for all levels.
+fn emit_lots(
+    assembly: &mut Assembly,
+    name: &str,
+    spec: &AttendSpec,
+    seed: u32,
+) -> Result<FuncId, EmitError> {
+    if let Some(known) = assembly.find(name) {
+        return Ok(known);
+    }
+    let id = assembly.declare(name, segment_signature())?;
+    assembly.define(id, |b| {
+        let (context, thread, threads) = b.segment_params();
+        draw_lots(b, spec, seed, context, [thread, threads]);
         b.barrier(context, thread);
         b.ret(&[]);
     })?;
@@ -192,8 +225,8 @@ fn draw_lots(b: &mut Body<'_>, spec: &AttendSpec, seed: u32, context: Value, tea
 struct Call {
     spec: AttendSpec,
     scoring: Scoring,
-    /// Products of queries with a block of keys; none where they are written out.
-    products: Option<FuncId>,
+    /// Products of queries with a block of keys.
+    products: Products,
     context: Value,
     team: [Value; 2],
     rows: Value,
@@ -224,7 +257,7 @@ impl Call {
     fn new(
         b: &mut Body<'_>,
         spec: AttendSpec,
-        (scoring, products): (Scoring, Option<FuncId>),
+        (scoring, products): (Scoring, Products),
         context: Value,
         team: [Value; 2],
     ) -> Call {
@@ -301,11 +334,7 @@ impl Call {
     fn block(&self, b: &mut Body<'_>, kv_head: Value, first: Value) -> BlockOfKeys {
         let slot = b.int(0);
         let keys = plane_rows(b, self.layer, false, slot, kv_head);
-        let cache = &self.spec.cache;
-        match self.products {
-            Some(_) if !cache.number.is_coded() => cache.block_of_keys(b, keys, first),
-            _ => cache.widen_block(b, keys, first, self.wide_keys),
-        }
+        self.products.block(b, &self.spec.cache, [keys, first, self.wide_keys])
     }
 
     fn group(&self) -> usize {
@@ -318,59 +347,6 @@ impl Call {
         let number = b.mul_const(query, heads as i64);
         let number = b.add(number, head);
         [b.element(self.queries, number, width as i64 * 4), b.element(self.sums, number, 4)]
-    }
-
-    /// Products of so many queries of a head, at most [`QUERIES`], with a block, to [`Self::dense`].
-    fn multiply(&self, b: &mut Body<'_>, queries: Value, count: Value, keys: &BlockOfKeys) {
-        if let Some(products) = self.products {
-            b.call(products, &[queries, keys.numbers, self.dense, count]);
-            return;
-        }
-        let row = (self.spec.score.heads * self.spec.cache.key_width) as i64;
-        let together = |b: &mut Body<'_>, first: Value, count: usize| {
-            let queries = b.element(queries, first, row * 4);
-            let to = b.element(self.dense, first, KEY_BLOCK as i64 * 4);
-            let products = self.portable_products(b, queries, count, keys);
-            for (number, product) in products.into_iter().enumerate() {
-                b.store(product, to, number as i32 * 16);
-            }
-        };
-        let whole = b.ins().band_imm_s(count, -(TOGETHER as i64));
-        let zero = b.int(0);
-        b.for_range(zero, whole, TOGETHER as i64, |b, first| together(b, first, TOGETHER));
-        b.for_range(whole, count, 1, |b, first| together(b, first, 1));
-    }
-
-    /// Products of queries with a block, four rows after another.
-    fn portable_products(
-        &self,
-        b: &mut Body<'_>,
-        queries: Value,
-        count: usize,
-        keys: &BlockOfKeys,
-    ) -> Vec<Value> {
-        let width = self.spec.cache.key_width;
-        let stride = self.spec.score.heads * width;
-        let zero = b.constant(LANES, 0.0);
-        let step = if width.is_multiple_of(4) { 4 } else { 1 };
-        b.fold_count(width as i64, step, &vec![zero; count * FOURS], |b, index, sums| {
-            let mut sums = sums.to_vec();
-            let key = b.element(keys.numbers, index, KEY_BLOCK as i64 * 4);
-            let query = b.element(queries, index, 4);
-            for element in 0..step as usize {
-                let rows: Rows = std::array::from_fn(|four| {
-                    b.load(LANES, key, ((element * FOURS + four) * 16) as i32)
-                });
-                for (number, sums) in sums.chunks_exact_mut(FOURS).enumerate() {
-                    let query = b.load(FLOAT, query, ((number * stride + element) * 4) as i32);
-                    let query = b.splat(query);
-                    for (row, sum) in rows.iter().zip(sums) {
-                        *sum = b.fma(query, *row, *sum);
-                    }
-                }
-            }
-            sums
-        })
     }
 
     /// Scores of a block for the query of this number among those that were multiplied.
@@ -389,13 +365,19 @@ impl Call {
     /// Scores of a block for one query.
     fn scores_of(&self, b: &mut Body<'_>, query: Value, keys: &BlockOfKeys) -> Rows {
         let [zero, one] = [0, 1].map(|count| b.int(count));
-        self.multiply(b, query, one, keys);
+        self.products.multiply(b, [query, one, self.dense], keys);
         self.scores(b, zero, keys)
     }
 
     /// What is left of a block's numbers where only candidates count.
     fn of_candidates(&self, b: &mut Body<'_>, first: Value, numbers: Rows, other: f32) -> Rows {
         let other = b.constant(LANES, other);
+        let (_, are_candidates) = self.candidates_of(b, first);
+        each(are_candidates, numbers, |is_candidate, number| b.select(is_candidate, number, other))
+    }
+
+    /// The rows of the block that begins with this one, and masks of those that are candidates.
+    fn candidates_of(&self, b: &mut Body<'_>, first: Value) -> (Rows, Rows) {
         let [begin, end] = self.candidates.map(|bound| {
             let bound = b.ins().ireduce(INT, bound);
             b.splat(bound)
@@ -408,15 +390,19 @@ impl Call {
         }
         let first = b.ins().ireduce(INT, first);
         let first = b.splat(first);
-        let mut rows = b.add(first, lanes);
+        let mut next = b.add(first, lanes);
         let four = b.constant_int(INTS, 4);
-        numbers.map(|numbers| {
+        let rows: Rows = std::array::from_fn(|_| {
+            let rows = next;
+            next = b.add(next, four);
+            rows
+        });
+        let masks = rows.map(|rows| {
             let is_behind = b.compare(IntCC::SignedGreaterThanOrEqual, rows, begin);
             let is_before = b.compare(IntCC::SignedLessThan, rows, end);
-            let is_candidate = b.ins().band(is_behind, is_before);
-            rows = b.add(rows, four);
-            b.select(is_candidate, numbers, other)
-        })
+            b.ins().band(is_behind, is_before)
+        });
+        (rows, masks)
     }
 
     /// Folds the candidates of a head: `body` gets a block, its first row, and the numbers so far, by
@@ -500,7 +486,7 @@ impl Call {
             let [queries, sums] = self.query(b, head, first);
             let rest = b.sub(self.observed, first);
             let count = b.min(rest, most);
-            self.multiply(b, queries, count, keys);
+            self.products.multiply(b, [queries, count, self.dense], keys);
             b.fold_range(zero, count, 1, mass, |b, number, mass| {
                 let scores = self.scores(b, number, keys);
                 let sum = b.element(sums, number, self.spec.score.heads as i64 * 4);

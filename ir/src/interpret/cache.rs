@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
 use super::plane::Plane;
-use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
+use super::select::{Observed, lot, pooled, redundancies, reservoir_row, scores, selected, shares};
 use super::turn::turn;
 use super::{EvalFault, Tensor, checked_count};
 use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling, RowFormats};
@@ -530,8 +530,16 @@ impl CacheState {
         let keys: Vec<Vec<f32>> = scored.map(|row| self.keys.widened(row, head)).collect();
         let keys: Vec<&[f32]> = keys.iter().map(Vec::as_slice).collect();
         let scores = scores(&observed, &keys, candidates.clone(), layout.scoring);
-        let pooled = pooled(&scores, layout.pool as usize, layout.scoring.pooling);
-        selected(&pooled[candidates], count)
+        let mut pooled = pooled(&scores, layout.pool as usize, layout.scoring.pooling);
+        let chosen_from = &mut pooled[candidates.clone()];
+        if self.is_reopened && layout.redundancy > 0 {
+            let [of_score, of_redundancy] = shares(layout.redundancy);
+            let redundancies = redundancies(&keys[candidates]);
+            for (score, redundancy) in chosen_from.iter_mut().zip(redundancies) {
+                *score = of_score * *score - of_redundancy * redundancy;
+            }
+        }
+        selected(chosen_from, count)
     }
 
     /// The kept keys and values with their rows as tensors `[rows, kv heads, width]`; rows never

@@ -1,10 +1,11 @@
 //! Which rows of a long prompt a cache keeps: scoring, pooling and selection (sections 4.2 to 4.4
-//! of the method's document) in scalar f32, in the document's order of sums.
+//! of the method's document) in scalar f32, in the document's order of sums; and how much rows that are
+//! selected anew repeat each other (section 14; R-KV, Cai et al., arXiv:2505.24133).
 
 use std::ops::Range;
 
 use super::EvalFault;
-use super::attend::Score;
+use super::attend::{Score, weigh};
 use crate::graph::{Aggregate, Normalise, Pooling, Scoring};
 
 /// The last queries of a prompt as one key/value head sees them.
@@ -127,6 +128,41 @@ pub fn pooled(scores: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
             }
         })
         .collect()
+}
+
+/// Cosine from which on two keys are alike, R-KV's.
+pub const ALIKE: f32 = 0.5;
+
+/// Keys that are shorter count as so long: nothing is like a key of zeros.
+pub const LEAST_LENGTH: f32 = 1e-30;
+
+/// λ and 1 - λ: how much of a score is what else scores a candidate, and how much is its redundancy.
+pub fn shares(percent: u32) -> [f32; 2] {
+    [100u32.saturating_sub(percent), percent].map(|percent| percent as f32 / 100.0)
+}
+
+/// How much each key repeats the others: the softmax of the mean likeness of others to it. Keys' likeness
+/// is their cosine; of those that are alike to one key, that one's does not count for the newest, which
+/// stays in the place of the others.
+pub fn redundancies(keys: &[&[f32]]) -> Vec<f32> {
+    let product = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b);
+    let length = |key: &&[f32]| product(key, key).sqrt().max(LEAST_LENGTH);
+    let lengths: Vec<f32> = keys.iter().map(length).collect();
+    let likeness = |one: usize, other: usize| match one == other {
+        true => 0.0,
+        false => product(keys[one], keys[other]) / lengths[one] / lengths[other],
+    };
+    let sum = |one: usize| (0..keys.len()).fold(0.0, |sum, other| sum + likeness(one, other));
+    let mut means: Vec<f32> = (0..keys.len()).map(sum).collect();
+    for one in 0..keys.len() {
+        let newest = (0..keys.len()).rev().find(|other| likeness(one, *other) > ALIKE);
+        if let Some(newest) = newest {
+            means[newest] -= likeness(one, newest);
+        }
+    }
+    means.iter_mut().for_each(|sum| *sum /= keys.len() as f32);
+    weigh(&mut means, None);
+    means
 }
 
 /// The `count` best candidates (all, if there are fewer), ascending; of equal scores the earlier

@@ -4,7 +4,7 @@
 use super::attend::Score;
 use super::cache::{CacheState, Kept};
 use super::codes::{LEVELS, TILE, encode, encode_levels};
-use super::select::{Observed, lot, pooled, reservoir_row, scores, selected};
+use super::select::{Observed, lot, pooled, redundancies, reservoir_row, scores, selected};
 use super::{Bindings, EvalFault, Tensor, evaluate, run_op};
 use crate::constant::{ConstData, Constant, QuantData, QuantRow};
 use crate::dim::{Dim, Symbol};
@@ -65,6 +65,29 @@ fn scores_average_over_queries_then_heads() {
     let shares = Scoring { normalise: Normalise::Candidates, ..mean };
     check(shares, [(8.0 / 15.0 + 1.0) / 4.0, (22.0 / 15.0 + 1.0) / 4.0]);
     check(Scoring { normalise: Normalise::Candidates, ..max }, [0.5, 0.8]);
+}
+
+#[test]
+fn redundant_keys_are_like_others_and_older() {
+    let redundancies =
+        |keys: &[[f32; 2]]| redundancies(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>());
+    let check = |found: Vec<f32>, expected: &[f64]| {
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    };
+    // Cosines 1, 0, 0.6; 0, 0.6; 0.8. Sums of them 1.6, 1.6, 0.8 and 2, of which the last key, the
+    // newest like each other one, loses all, and the third what makes it the newest like the last.
+    let found = redundancies(&[[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 4.0]]);
+    let (older, newer) = ((1.6f64 / 4.0).exp(), 1.0);
+    let total = 2.0 * (older + newer);
+    check(found, &[older / total, older / total, newer / total, newer / total]);
+    // Nothing is like a key of zeros; what is opposed is less than not alike.
+    let found = redundancies(&[[0.0, 0.0], [1.0, 1.0], [-2.0, -2.0]]);
+    let opposed = (-1.0f64 / 3.0).exp();
+    let total = 1.0 + 2.0 * opposed;
+    check(found, &[1.0 / total, opposed / total, opposed / total]);
+    check(redundancies(&[[5.0, 2.0]]), &[1.0]);
 }
 
 #[test]

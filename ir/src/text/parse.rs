@@ -468,6 +468,7 @@ impl<'t> Line<'t> {
                 in_flight: if self.take("in_flight=") { self.number()? } else { 0 },
                 reservoir: if self.take("reservoir=") { self.number()? } else { 0 },
                 reselect: if self.take("reselect=") { self.number()? } else { false },
+                redundancy: if self.take("redundancy=") { self.number()? } else { 0 },
                 scoring: self.scoring()?,
                 seed: if self.take("seed=") { self.number()? } else { 0 },
             });

@@ -109,6 +109,9 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
         if rows.reselect {
             text.push_str(" reselect=true");
         }
+        if rows.redundancy > 0 {
+            write!(text, " redundancy={}", rows.redundancy)?;
+        }
         if rows.scoring != Scoring::default() {
             let Scoring { aggregate, normalise, pooling } = rows.scoring;
             let names = [aggregate.name(), normalise.name(), pooling.name()];

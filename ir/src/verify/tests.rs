@@ -19,6 +19,7 @@ fn broken_promises_are_named() {
     check("graph @Sparse", "graph @Fixed", "mentions sequence at Fixed");
     check("observed=2", "observed=3", "3 observed rows are more than 2 recent rows");
     check("pool=3", "pool=4", "pooling width 4 is even");
+    check("pool=3", "pool=3 redundancy=9", "redundancy of 9 % of the scores of rows selected anew");
     check("recent=2", "recent=0", "a cache needs at least one recent row");
     check("key_width=2", "key_width=3", "do not fit k0");
     check(

@@ -233,7 +233,8 @@ pub struct PromptCall {
     pub value_head_stride: u64,
     /// Pooled scores, f32 `[kv_heads, rows]`, written by observe, read by compact.
     pub scores: *mut f32,
-    /// Scratch of observe and compact, f32 `[kv_heads, rows]`.
+    /// Scratch of observe and compact, f32 `[kv_heads, rows]`; where redundancy counts
+    /// [`redundancy_scratch`] of them at least.
     pub scratch: *mut f32,
     /// Scratch of observe, f32 `[heads]`: the least weights of heads.
     pub floors: *mut f32,
@@ -251,4 +252,14 @@ pub struct PromptCall {
     /// See [`LayerCall::heads`], of the destination; the positions of a head's selected rows begin where
     /// they say, all of them.
     pub heads: *const HeadRows,
+    /// 1 where rows are selected anew: redundancy counts if the model was compiled so; 0 elsewhere.
+    pub anew: u32,
+}
+
+/// Values of [`PromptCall::scratch`] for redundancy among a prompt's rows: four of each key/value head
+/// and row, heads filled up to whole blocks. Saturating: what overflows cannot be allocated anyway.
+pub fn redundancy_scratch(kv_heads: u64, rows: u64) -> u64 {
+    let block = KEY_BLOCK as u64;
+    let rows = rows.div_ceil(block).saturating_mul(block);
+    rows.saturating_mul(kv_heads).saturating_mul(4)
 }

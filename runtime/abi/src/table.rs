@@ -293,6 +293,9 @@ pub struct CacheLayout {
     /// 1: rows are selected from anew when a plane is full, which then has room for a prompt's rows and
     /// `growth` more; 0: its ring turns.
     pub reselect: u32,
+    /// Percent of the scores of rows that are selected anew that is their redundancy; 0: it does not
+    /// count.
+    pub redundancy: u32,
     /// Rows that have the block's number format, the first ones: S + K where the ring has another, all
     /// where only prompts that are longer than a plane have another; 0 if all have one.
     pub block_rows: u32,

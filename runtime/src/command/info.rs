@@ -78,6 +78,7 @@ impl Info {
             };
             let beside = part("reservoir", ", reservoir")
                 + &part("growth", room)
+                + &part("redundancy", ", percent of redundancy")
                 + &part("in_flight", ", in flight")
                 + &part("further", ", selected beside these by head up to");
             // Where it is all rows, their format is the cache's.
@@ -143,6 +144,7 @@ impl Info {
                     "in_flight": layout.in_flight,
                     "reservoir": layout.reservoir,
                     "reselect": layout.reselect != 0,
+                    "redundancy": layout.redundancy,
                     "block_rows": layout.block_rows,
                 })
             })

@@ -153,7 +153,13 @@ impl<'a, M: StepModel> Session<'a, M> {
         if is_long {
             let rotary_set = self.rotary_set;
             let tokens = self.prompt;
-            self.model.begin_prompt(LongPrompt { tokens, slot: 0, rotary_set, past: None });
+            self.model.begin_prompt(LongPrompt {
+                tokens,
+                slot: 0,
+                rotary_set,
+                past: None,
+                is_anew: false,
+            });
             while !self.model.advance_prompt()? {}
         }
         for start in (0..length).step_by(tile) {

@@ -252,6 +252,7 @@ impl<M: StepModel> Engine<M> {
                 slot: tile.slot,
                 rotary_set: sequence.rotary_set,
                 past,
+                is_anew: sequence.anew.is_some(),
             });
         }
         let last_row = new.len() as u32 - 1;

@@ -50,6 +50,7 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        redundancy: 0,
         block_rows: 0,
         further: 0,
         first_head: 0,

@@ -21,7 +21,7 @@ pub(super) struct DenseLayer<'a> {
     pub lse: &'a mut [f32],
     /// Room for a score per key/value head and row.
     pub scores: &'a mut [f32],
-    /// As much again.
+    /// As much again, and [`scratch_values`] at least.
     pub scratch: &'a mut [f32],
     /// Room for a number per head.
     pub floors: &'a mut [f32],
@@ -39,6 +39,8 @@ pub(super) struct Compaction<'a> {
     pub length: u32,
     /// Rows at the end of the prompt whose queries can be observed.
     pub latest: u32,
+    /// Whether rows are selected anew, so that redundancy counts where a layout says so.
+    pub is_anew: bool,
 }
 
 impl Compaction<'_> {
@@ -115,6 +117,7 @@ impl Compaction<'_> {
             ring_rows: placement.ring_rows,
             slot: self.cache.number(index, self.slot),
             positions_stride: layout.selected.into(),
+            anew: u32::from(self.is_anew && layout.redundancy > 0),
             ..prompt_call(length, index)
         }
     }
@@ -150,6 +153,17 @@ pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
         value_ring: 0,
         block_rows: 0,
         heads: std::ptr::null(),
+        anew: 0,
+    }
+}
+
+/// Values of scratch that a layer needs where its rows are selected anew: all of a full plane and the
+/// next one.
+pub(super) fn scratch_values(layer: &LayerShape) -> u64 {
+    let LayerShape { kind, layout, .. } = layer;
+    match layout.redundancy {
+        0 => 0,
+        _ => weir_abi::redundancy_scratch(kind.kv_heads.into(), u64::from(layout.rows) + 1),
     }
 }
 

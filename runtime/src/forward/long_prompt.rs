@@ -9,7 +9,7 @@
 use weir_abi::RowSpans;
 
 use super::buffer::Buffer;
-use super::compaction::{Compaction, DenseLayer, is_dense, selects};
+use super::compaction::{Compaction, DenseLayer, is_dense, scratch_values, selects};
 use super::continuation::Behind;
 use super::shape::drops_rows;
 use super::steps::Forward;
@@ -28,6 +28,7 @@ pub(super) struct PromptJob {
     pub(super) behind: Vec<Behind>,
     pub(super) slot: u32,
     rotary_set: u32,
+    is_anew: bool,
     /// The next call: tile that starts at row `start` of layer `layer`.
     layer: usize,
     start: usize,
@@ -63,7 +64,7 @@ impl PromptJob {
                 "a prompt of {length} rows needs more than the address space"
             ))
         };
-        let [mut dense, mut queries, mut lse, mut scores, mut floors] = [0_usize; 5];
+        let [mut dense, mut queries, mut lse, mut scores, mut scratch, mut floors] = [0_usize; 6];
         for layer in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
             let LayerShape { kind, layout, .. } = layer;
             let strides = strides(kind, length as u64, 0).ok_or_else(too_large)?;
@@ -73,6 +74,8 @@ impl PromptJob {
             queries = queries.max(rows * kind.key_width as usize);
             lse = lse.max(rows);
             scores = scores.max(length * kind.kv_heads as usize);
+            let anew = usize::try_from(scratch_values(layer)).map_err(|_| too_large())?;
+            scratch = scratch.max(scores).max(if needed { anew } else { 0 });
             floors = floors.max(if needed { kind.heads as usize } else { 0 });
         }
         let hidden = length.checked_mul(hidden_width).ok_or_else(too_large)?;
@@ -82,6 +85,7 @@ impl PromptJob {
             behind: Vec::with_capacity(shape.layouts.len()),
             slot: 0,
             rotary_set: 0,
+            is_anew: false,
             layer: 0,
             start: 0,
             tile_rows,
@@ -91,7 +95,7 @@ impl PromptJob {
             observed_queries: Buffer::zeroed(queries),
             observed_lse: Buffer::zeroed(lse),
             scores: Buffer::zeroed(scores),
-            scratch: Buffer::zeroed(scores),
+            scratch: Buffer::zeroed(scratch),
             floors: Buffer::zeroed(floors),
             spans: Vec::with_capacity(tile_rows),
         })
@@ -104,6 +108,7 @@ impl PromptJob {
         self.first = prompt.past.map_or(0, |past| past.rows);
         self.slot = prompt.slot;
         self.rotary_set = prompt.rotary_set;
+        self.is_anew = prompt.is_anew;
         self.layer = 0;
         self.start = 0;
     }
@@ -251,8 +256,9 @@ impl Forward {
         let before = self.selected_before(index);
         let Forward { prompt: job, model, segments, team, arena, cache, .. } = self;
         let (slot, length, latest) = (job.slot, dense.length, job.tokens.len() as u32);
+        let is_anew = job.is_anew;
         let mut compaction =
-            Compaction { team, model, segments, arena, cache, slot, length, latest };
+            Compaction { team, model, segments, arena, cache, slot, length, latest, is_anew };
         let rows = DenseLayer {
             planes: dense_planes(&mut job.dense, dense.strides),
             queries: &mut job.observed_queries,

@@ -49,6 +49,9 @@ pub struct LongPrompt<'a> {
     pub rotary_set: u32,
     /// The rows of the slot that it goes on behind; none if it begins a sequence.
     pub past: Option<Past>,
+    /// Whether it is the sequence's own last tokens, computed again so that rows are selected anew
+    /// ([`StepModel::reselects`]).
+    pub is_anew: bool,
 }
 
 /// The rows of a sequence that lie in its slot.
@@ -163,7 +166,7 @@ pub trait StepModel {
     ) -> Result<bool, StepFault> {
         let Some(from) = self.reselects(slot, past) else { return Ok(false) };
         let tokens = &tokens[from.rows as usize..];
-        self.begin_prompt(LongPrompt { tokens, slot, rotary_set, past: Some(from) });
+        self.begin_prompt(LongPrompt { tokens, slot, rotary_set, past: Some(from), is_anew: true });
         while !self.advance_prompt()? {}
         self.prompt_logits(tokens.len() as u32 - 1, logits)?;
         Ok(true)

@@ -3,6 +3,7 @@
 use weir_abi::{CacheLayout, CachePolicy, FURTHER, IsaLevel, KindEntry};
 
 use super::Past;
+use super::compaction::scratch_values;
 use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
 use crate::{CompiledModel, RuntimeError};
 
@@ -215,6 +216,8 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
     }
     if layout.reselect != 0 {
         check_reselecting(layout)?;
+    } else if layout.redundancy != 0 {
+        return Err("redundancy of rows that are never selected anew".into());
     }
     if layout.further > 0 {
         check_by_head(layout, policy)?;
@@ -266,6 +269,9 @@ fn block_of(layout: &CacheLayout) -> u64 {
 }
 
 fn check_reselecting(layout: &CacheLayout) -> Result<(), String> {
+    if layout.redundancy > 100 {
+        return Err(format!("a redundancy of {} % of a score", layout.redundancy));
+    }
     let CacheLayout { policy, growth, reservoir, .. } = *layout;
     if policy != CachePolicy::Snapstream as u32 || growth == 0 || reservoir > 0 {
         return Err("selects from its rows anew without room for others".into());
@@ -335,7 +341,8 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
             * u64::from(kind.heads)
             * (u64::from(kind.key_width) + 1);
         let floors = u64::from(kind.heads);
-        4 * (observed + 2 * length * u64::from(kind.kv_heads) + floors)
+        let scores = length * u64::from(kind.kv_heads);
+        4 * (observed + scores + scores.max(scratch_values(layer)) + floors)
     };
     let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
     PrefillBytes {

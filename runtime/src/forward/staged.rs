@@ -121,6 +121,7 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        redundancy: 0,
         block_rows: 0,
         further: 0,
         first_head: 0,
@@ -220,8 +221,9 @@ impl Forward {
         let kept_queries = length - staged.from;
         let Forward { model, segments, team, arena, cache, layers, .. } = self;
         let latest = length;
+        let is_anew = false;
         let mut compaction =
-            Compaction { team, model, segments, arena, cache, slot, length, latest };
+            Compaction { team, model, segments, arena, cache, slot, length, latest, is_anew };
         let StagedPrompt { planes, queries, lse, scores, scratch, floors, .. } = staged;
         let observed = queries.iter_mut().zip(lse);
         for (index, (layer, (queries, lse))) in layers.iter().zip(observed).enumerate() {

@@ -277,6 +277,7 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        redundancy: 0,
         block_rows: 0,
         further: 0,
         first_head: 0,

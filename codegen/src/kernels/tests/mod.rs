@@ -21,6 +21,7 @@ pub(super) mod guard;
 mod processor;
 mod prompt;
 mod random;
+mod redundancy;
 mod rounding;
 mod rows;
 mod turn;

@@ -1,7 +1,7 @@
 //! Scores of a prompt's candidates against double precision, and the selection that follows from
 //! them against sorting.
 
-use weir_abi::{KEY_TILE, LayerCall, PromptCall};
+use weir_abi::{KEY_TILE, LayerCall, PromptCall, redundancy_scratch};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 use weir_ir::interpret::select::lot;
 use weir_ir::interpret::stored;
@@ -10,6 +10,7 @@ use super::attention::levels;
 use super::attention_planes::{
     Formats, encoded_parts, encoded_planes, format, head_bytes, rounded, value_rows,
 };
+use super::redundancy::counted;
 use super::*;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::compact::emit_compact;
@@ -49,6 +50,7 @@ impl Prompt {
                     normalise: Normalise::ALL[random.below(2)],
                     pooling: Pooling::ALL[random.below(3)],
                 },
+                redundancy: [0, 0, 90, 100, 1 + random.below(99) as u32][random.below(5)],
             },
         };
         Prompt::new(random, [heads, kv_heads, key_width, value_width], formats, (source, 0.4))
@@ -81,6 +83,12 @@ impl Prompt {
         let ring_base = sinks + selected + random.below(3);
         let observed = 1 + random.below(recent.min(11));
         let queries = random.units(observed * heads * key_width);
+        let keys = match source {
+            ScoreSource::Queries { redundancy: 1.., .. } => {
+                alike(random, kv_heads * rows, key_width)
+            }
+            _ => random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0).collect(),
+        };
         let held = |numbers: &mut dyn Iterator<Item = f32>| -> Vec<f32> {
             numbers.map(|value| stored(value, format(number))).collect()
         };
@@ -112,13 +120,14 @@ impl Prompt {
                 value_ring: 0,
                 block_rows: 0,
                 heads: null(),
+                anew: u32::from(random.below(4) > 0),
             },
             source,
             kept: ring_base + ring_rows,
             // Rows of the ring may lie in the block.
             block_rows: (sinks + selected + random.below(ring_base + ring_rows - sinks - selected))
                 .max(1),
-            keys: held(&mut random.units(kv_heads * rows * key_width).iter().map(|v| v * 2.0)),
+            keys: held(&mut keys.into_iter()),
             values: held(&mut random.units(kv_heads * rows * value_width).into_iter()),
             lse: vec![0.0; observed * heads],
             queries: queries.iter().map(|v| v * 2.0).collect(),
@@ -150,6 +159,14 @@ impl Prompt {
         self.count(self.call.sinks)..self.count(self.call.rows - self.call.recent)
     }
 
+    /// A key as the cache holds it.
+    fn key(&self, kv_head: usize, row: usize) -> Vec<f64> {
+        let CacheShape { key_width, number, .. } = self.spec.cache;
+        let at = kv_head * self.count(self.call.rows) + row;
+        let key = &self.keys[at * key_width..][..key_width];
+        if number.is_coded() { rounded(number, key) } else { double(key) }
+    }
+
     /// Score of a key for a query, and its error: each element is added with one rounding, the scale of
     /// codes and the factor are another each, 1 to spare.
     fn score(&self, query: usize, head: usize, row: usize) -> (f64, f64) {
@@ -158,10 +175,7 @@ impl Prompt {
         let (scale, cap) = (f64::from(scale), f64::from(softcap));
         let kv_head = head / (heads / self.spec.cache.kv_heads);
         let q = double(&self.queries[(query * heads + head) * width..][..width]);
-        let k = kv_head * self.count(self.call.rows) + row;
-        let k = &self.keys[k * width..][..width];
-        let number = self.spec.cache.number;
-        let k = if number.is_coded() { rounded(number, k) } else { double(k) };
+        let k = self.key(kv_head, row);
         let product: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
         let size: f64 = q.iter().zip(&k).map(|(q, k)| (q * k).abs()).sum();
         let (score, error) = (product * scale, (width as f64 + 3.0) * U * size * scale);
@@ -174,12 +188,12 @@ impl Prompt {
     /// Scores of the candidates of a key/value head, and the bounds of their errors.
     fn scores(&self, kv_head: usize) -> Vec<(f64, f64)> {
         let candidates = self.candidates();
-        let (pool, scoring) = match self.source {
+        let (pool, scoring, redundancy) = match self.source {
             ScoreSource::Lots { seed } => {
                 let lot = |row| lot(seed, self.call.layer, kv_head as u32, row as u32);
                 return candidates.map(|row| (f64::from(lot(row)), 0.0)).collect();
             }
-            ScoreSource::Queries { pool, scoring } => (pool, scoring),
+            ScoreSource::Queries { pool, scoring, redundancy } => (pool, scoring, redundancy),
         };
         let scored = match scoring.pooling {
             Pooling::Reference => 0..self.count(self.call.rows - self.call.observed),
@@ -197,7 +211,12 @@ impl Prompt {
             };
             mean(near.iter().copied(), count)
         };
-        candidates.map(pooled).collect()
+        let scores: Vec<(f64, f64)> = candidates.clone().map(pooled).collect();
+        if redundancy == 0 || self.call.anew == 0 {
+            return scores;
+        }
+        let keys: Vec<Vec<f64>> = candidates.map(|row| self.key(kv_head, row)).collect();
+        counted(&keys, &scores, redundancy)
     }
 
     /// What rows of a key/value head get before pooling, and the bounds of its errors.
@@ -283,6 +302,20 @@ impl Prompt {
     }
 }
 
+/// Keys of which many are alike: near one of a few, four in five of them so near that their cosine is
+/// above a half.
+fn alike(random: &mut Random, rows: usize, width: usize) -> Vec<f32> {
+    let centres = random.units(5 * width);
+    let mut keys = Vec::new();
+    for _ in 0..rows {
+        let centre = random.below(5) * width;
+        let far = if random.below(5) == 0 { 3.0 } else { 0.7 };
+        let away = random.units(width).into_iter().map(|away| away * far);
+        keys.extend(centres[centre..][..width].iter().zip(away).map(|(key, away)| key + away));
+    }
+    keys
+}
+
 /// The exponential of a score relative to a logarithm: its exponent has the errors of both and a
 /// rounding, exp adds 2 ulp, 4u.
 fn weight((score, error): (f64, f64), (sum, sum_error): (f64, f64)) -> (f64, f64) {
@@ -335,7 +368,9 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     let [mut keys, mut values] = encoded_planes(&cache, [&prompt.keys, &prompt.values], rows)
         .map(|plane| Guarded::new(&plane, side));
     let [mut queries, mut lse] = [&prompt.queries, &prompt.lse].map(|floats| guard(floats));
-    let [mut scores, mut scratch] = [(); 2].map(|()| poison(cache.kv_heads * rows));
+    let mut scores = poison(cache.kv_heads * rows);
+    let compared = redundancy_scratch(cache.kv_heads as u64, rows as u64) as usize;
+    let mut scratch = poison(compared.max(cache.kv_heads * rows));
     let mut floors = poison(prompt.spec.score.heads);
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
@@ -394,6 +429,11 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     Kernel::new(observe).call_team(&words, threads);
     let candidates = prompt.candidates();
     let observed = floats(scores.bytes());
+    let level = levels[random.below(levels.len())];
+    let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
+    Kernel::new(observe).call_team(&words, threads % 3 + 1);
+    let again = floats(scores.bytes());
+    assert!(bytes(&observed) == bytes(&again), "scores depend on threads or the level");
     for kv_head in 0..cache.kv_heads {
         let scores = prompt.scores(kv_head);
         let head = &observed[kv_head * rows..][..rows];

@@ -59,6 +59,8 @@ pub struct KvOptions {
     pub reservoir: Option<u32>,
     /// T: generated rows after which rows are selected anew.
     pub reselect: Option<u32>,
+    /// Percent of candidates' scores, then, that their redundancy is.
+    pub redundancy: Option<u32>,
     /// Seed of lots.
     pub seed: Option<u32>,
     /// Tokens that may be guessed ahead.
@@ -127,6 +129,7 @@ impl KvOptions {
             limit: None,
             reservoir: None,
             reselect: None,
+            redundancy: None,
             seed: None,
             draft: None,
             budget: Budget::default(),
@@ -159,6 +162,7 @@ impl KvOptions {
                 "budget" => options.budget = Budget::parse(value)?,
                 "reservoir" => options.reservoir = Some(number("reservoir", value, 1)?),
                 "reselect" => options.reselect = Some(number("reselect", value, 1)?),
+                "redundancy" => options.redundancy = Some(percent(value)?),
                 "draft" => options.draft = Some(number("draft", value, 1)?),
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
@@ -213,7 +217,9 @@ impl KvOptions {
     /// Rows of the caches of full-attention layers with so many key/value heads for a context, in order.
     pub fn rows(&self, context: u32, heads: &[u32]) -> Result<Vec<CacheRows>, KvError> {
         let mean = self.guessing((POLICIES[self.policy].rows)(self, context)?)?;
-        self.budget.shared_out(mean, heads, context)
+        let rows = self.budget.shared_out(mean, heads, context)?;
+        rows.iter().try_for_each(check_compared)?;
+        Ok(rows)
     }
 
     /// Name of the policy.
@@ -253,7 +259,15 @@ impl KvOptions {
 
     /// The rows with room for generated ones that are selected from in their turn, if asked for.
     fn reselecting(&self, rows: CacheRows, context: u32) -> Result<CacheRows, KvError> {
-        let Some(every) = self.reselect else { return Ok(rows) };
+        let Some(every) = self.reselect else {
+            return match self.redundancy {
+                None => Ok(rows),
+                Some(_) => Err(KvError::Numbers(
+                    "redundancy= counts where rows are selected anew only: it needs reselect="
+                        .to_owned(),
+                )),
+            };
+        };
         if rows.reservoir > 0 {
             return Err(KvError::Numbers(
                 "reselect= and reservoir= exclude each other: rows of a reservoir have lost the order \
@@ -263,7 +277,8 @@ impl KvOptions {
         }
         // A slot never needs more rows than a sequence has.
         let growth = every.min(context.saturating_sub(rows.prompt_rows()));
-        Ok(CacheRows { growth, reselect: growth > 0, ..rows })
+        let redundancy = if growth > 0 { self.redundancy.unwrap_or(0) } else { 0 };
+        Ok(CacheRows { growth, reselect: growth > 0, redundancy, ..rows })
     }
 
     /// The rows with those in flight, if tokens may be guessed ahead. A full cache overwrites none.
@@ -326,6 +341,23 @@ impl KvOptions {
     }
 }
 
+/// Most candidates that are compared with each other: with keys 128 wide 8.6 billion products are added
+/// up for each layer's key/value head every time, and four times as many for twice the candidates.
+const MOST_COMPARED: u64 = 8192;
+
+/// An error where too many rows would be compared with each other.
+fn check_compared(rows: &CacheRows) -> Result<(), KvError> {
+    // Of the rows, T more and the next one all but the sinks and the recent ones.
+    let candidates = u64::from(rows.selected) + u64::from(rows.growth) + 1;
+    if rows.redundancy == 0 || candidates <= MOST_COMPARED {
+        return Ok(());
+    }
+    Err(KvError::Numbers(format!(
+        "redundancy= compares {candidates} candidates (rows - sinks - recent + reselect + 1) with \
+         each other, and {MOST_COMPARED} are the most"
+    )))
+}
+
 /// w where nobody says, if there are as many recent rows.
 const OBSERVED: u32 = 32;
 
@@ -349,6 +381,7 @@ impl fmt::Display for KvOptions {
             ("limit", self.limit),
             ("reservoir", self.reservoir),
             ("reselect", self.reselect),
+            ("redundancy", self.redundancy),
             ("seed", self.seed),
             ("draft", self.draft),
         ];
@@ -380,6 +413,14 @@ fn number(option: &'static str, value: &str, least: u32) -> Result<u32, KvError>
     match value.parse::<u32>() {
         Ok(number) if number >= least => Ok(number),
         _ => Err(KvError::Value { option, wanted, value: value.to_owned() }),
+    }
+}
+
+fn percent(value: &str) -> Result<u32, KvError> {
+    let wanted = "a percentage from 1 to 100";
+    match value.parse::<u32>() {
+        Ok(number @ 1..=100) => Ok(number),
+        _ => Err(KvError::Value { option: "redundancy", wanted, value: value.to_owned() }),
     }
 }
 

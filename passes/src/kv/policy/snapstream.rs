@@ -1,7 +1,7 @@
 //! Sinks, rows selected at the end of the prompt, a ring, and a sample of what has left it if asked
 //! for: C = S + K + R + N. With re-selection there are T rows beside them for what is generated; when
-//! these are taken, C rows are selected from all anew (as R-KV does, Cai et al. 2025, without its
-//! measure of redundancy).
+//! these are taken, C rows are selected from all anew, with what keys repeat of each other counted
+//! against them if asked for (R-KV, Cai et al., arXiv:2505.24133).
 
 use weir_ir::graph::{CacheRows, KvPolicy};
 
@@ -21,6 +21,7 @@ pub(super) const POLICY: Policy = Policy {
         "mode",
         "reservoir",
         "reselect",
+        "redundancy",
         "seed",
         "draft",
         "budget",

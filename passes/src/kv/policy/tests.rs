@@ -53,6 +53,29 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
     assert_eq!(growth("snapstream,rows=4096,reselect=16"), (4096, 4096));
 }
 
+#[test]
+fn candidates_are_compared_where_rows_are_selected_anew() {
+    let redundancy = |text: &str, context: u32| {
+        let rows = KvOptions::parse(text).unwrap().rows(context, 1)?.remove(0);
+        rows.check().unwrap();
+        Ok::<_, KvError>((rows.redundancy, rows.reselect))
+    };
+    let text = "snapstream,rows=64,reselect=16,redundancy=90";
+    assert_eq!(redundancy(text, 4096), Ok((90, true)));
+    // A sequence that fits is never selected from.
+    assert_eq!(redundancy(text, 64), Ok((0, false)));
+    // 8 and 24 of the rows are no candidates; 128 and the next one are.
+    let text = |rows: u32| {
+        format!("snapstream,rows={rows},sinks=8,recent=24,window=8,reselect=128,redundancy=50")
+    };
+    let context = 1 << 20;
+    assert_eq!(redundancy(&text(8095), context), Ok((50, true)));
+    let error = redundancy(&text(8096), context).unwrap_err().to_string();
+    assert!(error.starts_with("redundancy= compares 8193 candidates"), "{error}");
+    let kv = KvOptions::parse(&format!("{},budget=8000/8200", text(8100))).unwrap();
+    assert!(kv.rows(context, 2).is_err());
+}
+
 /// A reservoir takes its rows from the ring, or from what is selected if the ring's are given.
 #[test]
 fn a_reservoir_lies_within_the_rows() {
@@ -142,6 +165,18 @@ fn errors_name_the_place() {
             "draft= and reselect= exclude each other: a token that was guessed wrong is taken back, \
              but not that rows are selected anew by it",
         ),
+        (
+            "snapstream,rows=64,redundancy=90",
+            "redundancy= counts where rows are selected anew only: it needs reselect=",
+        ),
+        (
+            "snapstream,rows=64,reselect=9,redundancy=0",
+            "option \"redundancy\" takes a percentage from 1 to 100, not \"0\"",
+        ),
+        (
+            "snapstream,rows=64,reselect=9,redundancy=101",
+            "option \"redundancy\" takes a percentage from 1 to 100, not \"101\"",
+        ),
         ("stream,draft=0", "option \"draft\" takes a number of at least 1, not \"0\""),
         ("stream,reservoir=0", "option \"reservoir\" takes a number of at least 1, not \"0\""),
         ("stream,seed=4", "policy stream draws lots for a reservoir only: seed= needs reservoir="),
@@ -202,6 +237,7 @@ fn text_round_trips() {
         "stream,rows=8,reservoir=3",
         "snapstream,rows=64,reservoir=8,seed=9",
         "snapstream,rows=64,reselect=128",
+        "snapstream,rows=64,reselect=128,redundancy=90",
         "snapstream,rows=64,draft=4",
         "full,draft=4",
     ] {

@@ -27,6 +27,7 @@ pub(in crate::cache) fn layout(
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        redundancy: 0,
         block_rows: 0,
         further: 0,
         first_head: 0,

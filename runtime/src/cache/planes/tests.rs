@@ -30,6 +30,7 @@ fn cache(rows: u32) -> SlotCache {
         in_flight: 0,
         reservoir: 0,
         reselect: 0,
+        redundancy: 0,
         block_rows: 0,
         further: 0,
         first_head: 0,
