@@ -56,7 +56,7 @@ fn a_slot_has_room_beside_its_prompt_up_to_a_limit() {
 #[test]
 fn candidates_are_compared_where_rows_are_selected_anew() {
     let redundancy = |text: &str, context: u32| {
-        let rows = KvOptions::parse(text).unwrap().rows(context, 1)?.remove(0);
+        let rows = KvOptions::parse(text).unwrap().rows(context, &[1])?.remove(0);
         rows.check().unwrap();
         Ok::<_, KvError>((rows.redundancy, rows.reselect))
     };
@@ -73,7 +73,7 @@ fn candidates_are_compared_where_rows_are_selected_anew() {
     let error = redundancy(&text(8096), context).unwrap_err().to_string();
     assert!(error.starts_with("redundancy= compares 8193 candidates"), "{error}");
     let kv = KvOptions::parse(&format!("{},budget=8000/8200", text(8100))).unwrap();
-    assert!(kv.rows(context, 2).is_err());
+    assert!(kv.rows(context, &[1, 1]).is_err());
 }
 
 /// A reservoir takes its rows from the ring, or from what is selected if the ring's are given.

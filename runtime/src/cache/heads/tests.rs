@@ -35,6 +35,7 @@ fn layer(by_head: &[u32]) -> LayerShape {
             in_flight: 0,
             reservoir: 0,
             reselect: 0,
+            redundancy: 0,
             block_rows: 0,
             further: most - least,
             first_head: 0,
