@@ -13,7 +13,7 @@
 //! sums those of equal places in their blocks in ascending order, then the sixteen sums in pairs.
 //!
 //! Phases: sums over the candidates, where attention is relative to these; means of heads, where
-//! weights have a floor; rows; neighbours; [`redundancy`], where rows are selected anew and it counts.
+//! weights have a floor; rows; neighbours; `redundancy`, where rows are selected anew and it counts.
 //! Where lots are drawn there is one, without queries.
 
 mod products;
