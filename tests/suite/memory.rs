@@ -36,7 +36,7 @@ pub fn trials() -> Vec<Trial> {
         ("full", "0"),
         ("snapstream,rows=256", "0"),
         ("snapstream,rows=252,draft=3", "3"),
-        ("snapstream,rows=256,budget=130:600:256:256:100:256:256:200/90/300/256", "0"),
+        ("snapstream,rows=256,budget=130:600:256:256:100:256:256:200/120/300/256", "0"),
     ]
     .into_iter()
     .map(|(kv, draft)| trial(format!("memory/{kv}"), move || ceiling_is_kept(kv, draft)))
