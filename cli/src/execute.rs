@@ -30,6 +30,8 @@ pub struct Execute {
 enum Other {
     /// Talk to the model
     Chat(command::Chat),
+    /// Serve the model over HTTP: OpenAI's API, a page to talk to it, metrics
+    Serve(command::Serve),
     /// Say what the model is and how much memory it needs
     Info(command::Info),
     /// Write logits to a file, for comparison with other implementations
@@ -54,6 +56,7 @@ impl Execute {
             None => self.generate.runtime.slots,
             Some(Other::Generate(generate)) => generate.runtime.slots,
             Some(Other::Chat(chat)) => chat.runtime.slots,
+            Some(Other::Serve(serve)) => serve.runtime.slots,
             Some(Other::Info(info)) => info.runtime.slots,
             Some(Other::Logits(logits)) => logits.runtime.slots,
             Some(Other::Eval(eval)) => eval.runtime.slots,
@@ -65,6 +68,7 @@ impl Execute {
             None => self.generate.drafting.resolve(),
             Some(Other::Generate(generate)) => generate.drafting.resolve(),
             Some(Other::Chat(chat)) => chat.drafting.resolve(),
+            Some(Other::Serve(serve)) => serve.drafting.resolve(),
             Some(Other::Info(info)) => info.drafting.resolve(),
             Some(_) => 0,
         };
@@ -75,6 +79,7 @@ impl Execute {
             None => self.generate.run(&model)?,
             Some(Other::Generate(generate)) => generate.run(&model)?,
             Some(Other::Chat(chat)) => chat.run(&model)?,
+            Some(Other::Serve(serve)) => serve.run(model)?,
             Some(Other::Info(info)) => info.run(&model)?,
             Some(Other::Logits(logits)) => logits.run(&model)?,
             Some(Other::Bench(bench)) => bench.run(&model)?,
@@ -105,6 +110,7 @@ impl Other {
     fn name(&self) -> &'static str {
         match self {
             Other::Chat(_) => "chat",
+            Other::Serve(_) => "serve",
             Other::Info(_) => "info",
             Other::Logits(_) => "logits",
             Other::Bench(_) => "bench",

@@ -88,6 +88,14 @@ pub enum RequestError {
         /// Size of the vocabulary.
         vocabulary: u32,
     },
+    /// A bias for an id outside the vocabulary.
+    #[error("a logit bias names token {token}, and the vocabulary has {vocabulary} entries")]
+    UnknownBias {
+        /// The id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocabulary: u32,
+    },
     /// A sampling option outside its range.
     #[error("{option} is {value}, but it must be {rule}")]
     Sampling {

@@ -435,6 +435,7 @@ pub unsafe extern "C" fn weir_engine_submit(
                 presence_penalty: request.presence_penalty,
                 frequency_penalty: request.frequency_penalty,
                 seed: request.seed,
+                ..SamplingOptions::default()
             };
         }
         *id = engine.engine.submit(wanted)?.number();
@@ -484,7 +485,7 @@ impl CEngine {
             let events = &mut self.events;
             self.engine.step(|request, event| {
                 events.push_back(match event {
-                    Event::Token { token, text } => Queued {
+                    Event::Token { token, text, .. } => Queued {
                         request,
                         kind: EVENT_TOKEN,
                         token,

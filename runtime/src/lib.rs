@@ -33,13 +33,16 @@ mod model;
 pub mod probe;
 pub mod sampling;
 pub mod scheduler;
+pub mod serve;
 pub mod team;
 pub mod template;
 pub mod text;
 pub mod weights;
 pub mod work;
 
-pub use engine::{Completion, Engine, Event, FinishReason, History, Request, RequestId, Usage};
+pub use engine::{
+    Completion, Engine, Event, FinishReason, History, Request, RequestId, RequestRules, Usage,
+};
 pub use error::{RequestError, RuntimeError};
 pub use forward::RuntimeOptions;
 pub use model::{Model, SeenChat};

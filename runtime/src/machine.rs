@@ -231,6 +231,14 @@ fn choose(
     Err(RuntimeError::Options(format!("this processor does not have {}{reason}", asked.name())))
 }
 
+/// Bytes of this process that are in memory; nothing without `/proc`.
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

@@ -100,6 +100,11 @@ impl Model {
         Ok(ids)
     }
 
+    /// Ids of a text, with no token in front of it that is not its own.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        self.encode_with(text, false)
+    }
+
     /// Ids of a conversation. Its template writes all special tokens itself.
     pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, RuntimeError> {
         let text = self.template()?.render(messages, true)?;

@@ -1,11 +1,12 @@
 //! Chooses a token from logits.
 //!
-//! Order, as in Hugging Face's generation: penalties, temperature, top-k, top-p, min-p, draw.
+//! Order, as in Hugging Face's generation: penalties, biases, temperature, top-k, top-p, min-p, draw.
 //!
 //! * *Repetition penalty* (Keskar et al. 2019, as Hugging Face and vLLM): a positive logit of any
 //!   token of prompt or answer is divided by it, a negative one multiplied.
 //! * *Presence* and *frequency penalty* (as OpenAI and vLLM): subtracted once, or once per
 //!   occurrence, from the logits of tokens of the answer; the prompt does not count.
+//! * A *logit bias* (as OpenAI) is added to a token's logit after that.
 //! * *Top-k* keeps the k largest; *top-p* keeps the smallest set of largest probabilities whose sum
 //!   reaches p (after top-k); *min-p* drops tokens under that share of the largest probability.
 //! * Temperature 0 is greedy. Among equal logits the lowest id comes first, everywhere.
@@ -14,13 +15,16 @@
 //! so that nothing other requests do can change it.
 
 mod largest;
+mod logprobs;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use self::largest::LargestOfChunks;
 pub use self::largest::greedy;
+pub use self::logprobs::TokenLogprobs;
 
 use crate::error::RequestError;
 
@@ -41,6 +45,8 @@ pub struct SamplingOptions {
     pub presence_penalty: f32,
     /// Subtracted from those logits once per occurrence.
     pub frequency_penalty: f32,
+    /// What is added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws.
     pub seed: u64,
 }
@@ -55,6 +61,7 @@ impl Default for SamplingOptions {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
             seed: 0,
         }
     }
@@ -81,10 +88,16 @@ impl SamplingOptions {
                 return Err(RequestError::Sampling { option, value, rule });
             }
         }
-        Ok(())
+        match self.logit_bias.iter().find(|(_, bias)| !bias.is_finite()) {
+            Some((_, value)) => {
+                let option = "logit bias";
+                Err(RequestError::Sampling { option, value: *value, rule: "finite" })
+            }
+            None => Ok(()),
+        }
     }
 
-    fn penalises(&self) -> bool {
+    fn counts_tokens(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
@@ -106,6 +119,8 @@ pub struct Sampler {
 pub struct SamplingScratch {
     candidates: Vec<(f32, u32)>,
     largest: LargestOfChunks,
+    /// A row of logits before penalties, where probabilities are asked for.
+    raw: Vec<f32>,
 }
 
 impl SamplingScratch {
@@ -114,7 +129,19 @@ impl SamplingScratch {
         SamplingScratch {
             candidates: Vec::with_capacity(vocabulary),
             largest: LargestOfChunks::new(vocabulary),
+            raw: Vec::new(),
         }
+    }
+
+    /// Keeps logits as they are before penalties.
+    pub fn keep(&mut self, logits: &[f32]) {
+        self.raw.clear();
+        self.raw.extend_from_slice(logits);
+    }
+
+    /// How probable a token was, by the logits that were kept.
+    pub fn logprobs(&mut self, token: u32, count: u32) -> TokenLogprobs {
+        TokenLogprobs::new(&self.raw, token, count, &mut self.candidates)
     }
 }
 
@@ -126,7 +153,7 @@ impl Sampler {
         prompt: &[u32],
         vocabulary: usize,
     ) -> Sampler {
-        let size = if options.penalises() { vocabulary } else { 0 };
+        let size = if options.counts_tokens() { vocabulary } else { 0 };
         let mut in_prompt = vec![false; size];
         for token in prompt {
             if let Some(seen) = in_prompt.get_mut(*token as usize) {
@@ -156,7 +183,7 @@ impl Sampler {
         Some(token)
     }
 
-    /// Changes logits by the penalties, as far as there are any.
+    /// Changes logits by the penalties and biases, as far as there are any.
     pub fn penalise(&self, logits: &mut [f32]) {
         let SamplingOptions { repetition_penalty, presence_penalty, frequency_penalty, .. } =
             self.options;
@@ -173,11 +200,16 @@ impl Sampler {
                 *logit -= presence_penalty + frequency_penalty * *count as f32;
             }
         }
+        for (token, bias) in &self.options.logit_bias {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
     }
 
     fn draw(&self, logits: &[f32], draw: f64, scratch: &mut SamplingScratch) -> Option<u32> {
         let SamplingOptions { temperature, top_k, top_p, min_p, .. } = self.options;
-        let SamplingScratch { candidates, largest } = scratch;
+        let SamplingScratch { candidates, largest, .. } = scratch;
         candidates.clear();
         // Among these are the k best, and the best of all.
         let least = largest.least_of_best(logits, top_k as usize);
@@ -248,6 +280,11 @@ fn keep_mass(candidates: &mut Vec<(f32, u32)>, share: f64, weight: impl Fn(f32) 
         sorted += end;
         block *= 8;
     }
+}
+
+/// A seed that differs from call to call: the standard library's hash keys are random.
+pub fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// SplitMix64's output function (Steele, Lea, Flood 2014).

@@ -6,4 +6,5 @@ pub mod compare;
 pub mod golden;
 pub mod perplexity;
 pub mod places;
+pub mod server;
 pub mod systems;

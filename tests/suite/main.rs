@@ -12,6 +12,7 @@ mod library;
 mod memory;
 mod policies;
 mod samples;
+mod serving;
 mod trained;
 mod weights;
 
@@ -41,6 +42,7 @@ fn main() {
     trials.extend(artefact::trials());
     trials.extend(broken::trials());
     trials.extend(library::trials());
+    trials.extend(serving::trials());
     trials.extend(memory::trials());
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -195,7 +195,7 @@ impl Chat {
         loop {
             let open = engine.step(|_, event| {
                 let text = match event {
-                    Event::Token { token, text } => {
+                    Event::Token { token, text, .. } => {
                         asked.ids.push(token);
                         text
                     }

@@ -245,7 +245,7 @@ impl Output {
             usage: Usage::default(),
         });
         let (text, token) = match event {
-            Event::Token { token, text } => {
+            Event::Token { token, text, .. } => {
                 answer.ids.push(token);
                 (text, Some(token))
             }

@@ -9,6 +9,7 @@ mod info;
 mod logits;
 mod numbers;
 mod options;
+mod serve;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use info::Info;
 pub use logits::{Logits, prompt_logits};
 pub use numbers::whole;
 pub use options::{DraftArguments, MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
+pub use serve::Serve;
 pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};
@@ -37,6 +39,7 @@ const EXAMPLES: &str = "\
 Examples of commands:
   generate --prompt \"Once upon a time\"
   chat --temperature 0.8
+  serve --port 8080
   info --json";
 
 /// A compiled language model.
@@ -60,6 +63,8 @@ pub enum Command {
     Generate(Generate),
     /// Talk to the model
     Chat(Chat),
+    /// Serve the model over HTTP: OpenAI's API, a page to talk to it, metrics
+    Serve(Serve),
     /// Say what the model is and how much memory it needs
     Info(Info),
     /// Read the whole model and compare its checksums
@@ -80,6 +85,7 @@ impl Command {
         match self {
             Command::Generate(generate) => generate.run(&Model::new(compiled)?),
             Command::Chat(chat) => chat.run(&Model::new(compiled)?),
+            Command::Serve(serve) => serve.run(Model::new(compiled)?),
             Command::Info(info) => info.run(&Model::new(compiled)?),
             Command::Verify(verify) => verify.run(&compiled),
             Command::Logits(logits) => logits.run(&Model::new(compiled)?),

@@ -1,12 +1,11 @@
 //! Options that several commands share.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use clap::Args;
 use weir_abi::IsaLevel;
 
 use super::numbers::{sampling, whole};
 use super::say;
+use crate::sampling::random_seed;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions, Usage};
 
 /// The level of a name, or a sentence with all names.
@@ -167,14 +166,10 @@ impl SamplingArguments {
             repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
+            logit_bias: own.logit_bias,
             seed: self.seed.unwrap_or_else(random_seed),
         }
     }
-}
-
-/// A number that differs from run to run: the standard library's hash keys are random.
-fn random_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// Token ids on the command line: numbers with commas between them.

@@ -48,6 +48,11 @@ fn wrong_values_are_usage_errors() {
     }
     assert!(parse("logits --ids 1 --force 3 -o f").is_ok());
     assert!(parse("chat --temperature 0.7 --stop a --stop b --isa avx2 --threads 2").is_ok());
+    let serve = "serve --host ::1 --port 0 --queue 3 --connections 9 --queue-timeout 5 --log json";
+    let Ok(Command::Serve(serve)) = parse(serve) else { panic!("not accepted") };
+    assert!(serve.host.is_loopback() && serve.connections == 9 && serve.queue == Some(3));
+    assert_eq!(parse("serve --port 70000").err(), Some(ValueValidation));
+    assert_eq!(parse("serve --host here").err(), Some(ValueValidation));
 }
 
 #[test]

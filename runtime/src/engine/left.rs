@@ -26,6 +26,8 @@ pub(super) struct LeftRows {
     pub prompt_rows: u32,
     /// Rotary tables that they were computed with.
     pub rotary_set: u32,
+    /// Whose request it was.
+    pub owner: u32,
 }
 
 impl LeftRows {
@@ -40,6 +42,7 @@ pub(super) struct Wanted<'a> {
     pub prompt: &'a [u32],
     pub rotary_set: u32,
     pub history: History,
+    pub owner: u32,
 }
 
 /// How a prompt begins in its slot.
@@ -131,7 +134,7 @@ fn beginning(
 ) -> Beginning {
     let prompt = wanted.prompt;
     let none = Beginning::Alike(0);
-    if wanted.rotary_set != left.rotary_set {
+    if wanted.rotary_set != left.rotary_set || wanted.owner != left.owner {
         return none;
     }
     // The last row is computed in any case, for its logits.

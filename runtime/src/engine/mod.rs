@@ -20,12 +20,15 @@ use std::collections::{HashMap, VecDeque};
 use weir_tokenizer::Tokenizer;
 
 use left::{Beginning, LeftRows, Slots, Wanted};
-pub use request::{Completion, Event, FinishReason, History, Request, RequestId, Usage};
+pub use request::{
+    Completion, Event, FinishReason, History, Request, RequestId, RequestRules, Usage,
+};
 use sequence::{Choice, Guesses, Sequence};
 
+use crate::cache::KeptRows;
 use crate::drafts::Drafter;
 use crate::error::RuntimeError;
-use crate::forward::{LongPrompt, Past, StepFault, StepModel, StepRow};
+use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepModel, StepRow};
 use crate::sampling::SamplingScratch;
 use crate::scheduler::{
     Admission, Held, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan,
@@ -54,6 +57,9 @@ pub struct Engine<M> {
     samples: Vec<(u64, Held)>,
     /// What finished requests have left.
     left: Slots,
+    /// Rows of prompts that were computed, and tokens chosen.
+    prompt_rows: u64,
+    chosen_tokens: u64,
 }
 
 impl<M: StepModel> Engine<M> {
@@ -88,6 +94,8 @@ impl<M: StepModel> Engine<M> {
             cancelled: VecDeque::new(),
             samples: Vec::new(),
             left,
+            prompt_rows: 0,
+            chosen_tokens: 0,
         }
     }
 
@@ -123,6 +131,47 @@ impl<M: StepModel> Engine<M> {
     /// The tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
+    }
+
+    /// What requests it can serve.
+    pub fn rules(&self) -> RequestRules {
+        let ModelShape { context, vocabulary, .. } = *self.model.shape();
+        RequestRules { context, vocabulary, has_tokenizer: self.tokenizer.is_some() }
+    }
+
+    /// Whether a request waits for a slot.
+    pub fn waits(&self, id: RequestId) -> bool {
+        self.sequences.contains_key(&id.0) && self.scheduler.held(id.0).is_none()
+    }
+
+    /// Requests that wait for a slot.
+    pub fn waiting(&self) -> usize {
+        self.scheduler.waiting()
+    }
+
+    /// Requests that hold a slot.
+    pub fn running(&self) -> usize {
+        self.scheduler.running()
+    }
+
+    /// Tokens that were chosen since the beginning.
+    pub fn chosen_tokens(&self) -> u64 {
+        self.chosen_tokens
+    }
+
+    /// Rows of prompts that were computed since the beginning.
+    pub fn prompt_rows(&self) -> u64 {
+        self.prompt_rows
+    }
+
+    /// Slots that requests hold, each with what the cache has of its sequence; nothing while a prompt is
+    /// being computed.
+    pub fn held_rows(&self) -> impl Iterator<Item = (u32, KeptRows)> {
+        self.sequences.iter().filter_map(|(id, sequence)| {
+            let slot = self.scheduler.held(*id)?.slot;
+            let kept = sequence.past().map(|past| self.model.kept(slot, past));
+            Some((slot, kept.unwrap_or_default()))
+        })
     }
 
     /// Whether no request waits or runs.
@@ -163,8 +212,13 @@ impl<M: StepModel> Engine<M> {
             let Some(sequence) = sequences.get_mut(&id) else {
                 return Admission { slot: free[0], done: 0 };
             };
-            let Sequence { tokens, rotary_set, history, .. } = &*sequence;
-            let wanted = Wanted { prompt: tokens, rotary_set: *rotary_set, history: *history };
+            let Sequence { tokens, rotary_set, history, owner, .. } = &*sequence;
+            let wanted = Wanted {
+                prompt: tokens,
+                rotary_set: *rotary_set,
+                history: *history,
+                owner: *owner,
+            };
             let kept = |slot, past| model.kept(slot, past);
             let (slot, beginning) = left.take(wanted, free, model.shape(), kept);
             sequence.beginning = beginning;
@@ -186,6 +240,9 @@ impl<M: StepModel> Engine<M> {
             let Some(sequence) = self.sequences.get(&planned.sequence) else { continue };
             let tokens = sequence.tokens.iter().chain(&sequence.draft);
             let tokens = tokens.skip(planned.first as usize).take(planned.rows as usize);
+            if sequence.chosen() == 0 {
+                self.prompt_rows += u64::from(planned.rows);
+            }
             self.rows.extend((planned.first..).zip(tokens).map(|(position, token)| StepRow {
                 token: *token,
                 position,
@@ -268,6 +325,7 @@ impl<M: StepModel> Engine<M> {
             Ok(true) => {
                 let Some(sequence) = self.sequences.get_mut(&tile.sequence) else { return };
                 sequence.anew = None;
+                self.prompt_rows += u64::from(last_row) + 1;
                 let is_first = sequence.chosen() == 0;
                 self.scheduler.finish_long_prompt(tile.sequence);
                 if is_first {
@@ -294,20 +352,27 @@ impl<M: StepModel> Engine<M> {
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
         let position = sequence.tokens.len() as u32;
         if !sequence.is_penalised() {
+            // Samples of a prompt choose their first tokens from one row, so it is kept for all of them.
+            if sequence.logprobs.is_some() {
+                self.scratch.keep(logits);
+            }
             sequence.sampler.penalise(logits);
         }
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
             self.fail(id, StepFault::LogitsNotFinite, report);
             return Choice::Last;
         };
+        let logprobs = sequence.logprobs.map(|count| self.scratch.logprobs(token, count));
         sequence.tokens.push(token);
+        self.chosen_tokens += 1;
         let is_guessed = guess == Some(token);
         sequence.accepted += u32::from(is_guessed);
         self.piece.clear();
         let ends = sequence.stop_tokens.contains(&token);
         let stopped =
             !ends && (sequence.text.as_mut()).is_some_and(|text| text.push(token, &mut self.piece));
-        report(RequestId(id), Event::Token { token, text: &self.piece });
+        let logprobs = logprobs.as_ref();
+        report(RequestId(id), Event::Token { token, text: &self.piece, logprobs });
         let reason = if ends {
             FinishReason::Stop
         } else if stopped {
@@ -370,9 +435,9 @@ impl<M: StepModel> Engine<M> {
         if let Some((Held { slot, block }, Past { rows, prompt_rows })) = held
             && slot == block
         {
-            let Sequence { mut tokens, rotary_set, .. } = sequence;
+            let Sequence { mut tokens, rotary_set, owner, .. } = sequence;
             tokens.truncate(rows as usize);
-            self.left.leave(slot, LeftRows { tokens, prompt_rows, rotary_set });
+            self.left.leave(slot, LeftRows { tokens, prompt_rows, rotary_set, owner });
         }
         report(RequestId(id), Event::Finished { text: &self.piece, reason, usage });
     }
@@ -402,7 +467,7 @@ impl<M: StepModel> Engine<M> {
             self.step(|id, event| {
                 let Some(answer) = answers.get_mut(&id) else { return };
                 match event {
-                    Event::Token { token, text } => {
+                    Event::Token { token, text, .. } => {
                         answer.ids.push(token);
                         answer.text.push_str(text);
                     }

@@ -1,7 +1,8 @@
 //! What an engine is asked for and what it answers.
 
+use crate::error::RequestError;
 use crate::forward::StepFault;
-use crate::sampling::SamplingOptions;
+use crate::sampling::{SamplingOptions, TokenLogprobs};
 
 /// A request.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,50 @@ pub struct Request {
     pub ignore_eos: bool,
     /// How a prompt goes on with a conversation of which the cache has dropped rows.
     pub history: History,
+    /// Report how probable each token was, beside so many of the most probable ones.
+    pub logprobs: Option<u32>,
+    /// Who asks. Rows that a request has left serve those of the same owner alone: how fast an answer
+    /// begins would tell one owner what another has asked.
+    pub owner: u32,
+}
+
+/// What requests an engine can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestRules {
+    /// Positions of the model.
+    pub context: u32,
+    /// Entries of the vocabulary.
+    pub vocabulary: u32,
+    /// Whether tokens have a text.
+    pub has_tokenizer: bool,
+}
+
+impl RequestRules {
+    /// Why a request cannot be served, if so.
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
+        let RequestRules { context, vocabulary, has_tokenizer } = *self;
+        let Request { prompt, sampling, stop, .. } = request;
+        if prompt.is_empty() {
+            return Err(RequestError::Empty);
+        }
+        if prompt.len() > context as usize {
+            return Err(RequestError::TooLong { rows: prompt.len(), context });
+        }
+        if let Some(index) = prompt.iter().position(|token| *token >= vocabulary) {
+            return Err(RequestError::UnknownToken { index, token: prompt[index], vocabulary });
+        }
+        sampling.check()?;
+        if let Some((token, _)) = sampling.logit_bias.iter().find(|(id, _)| *id >= vocabulary) {
+            return Err(RequestError::UnknownBias { token: *token, vocabulary });
+        }
+        if stop.iter().any(String::is_empty) {
+            return Err(RequestError::EmptyStop);
+        }
+        if !stop.is_empty() && !has_tokenizer {
+            return Err(RequestError::StopWithoutTokenizer);
+        }
+        Ok(())
+    }
 }
 
 /// How a prompt that goes on with an earlier request, its answer included, is computed when the cache
@@ -119,6 +164,8 @@ pub enum Event<'a> {
         token: u32,
         /// Text that is now certain; often that of an earlier token, possibly empty.
         text: &'a str,
+        /// How probable it was, where the request asks.
+        logprobs: Option<&'a TokenLogprobs>,
     },
     /// The answer is complete. It follows the last token.
     Finished {

@@ -17,7 +17,7 @@ use crate::text::TextStream;
 impl<M: StepModel> Engine<M> {
     /// Checks a request and queues it.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
-        self.check(&request)?;
+        self.rules().check(&request)?;
         Ok(self.queue(request, 1)[0])
     }
 
@@ -29,7 +29,7 @@ impl<M: StepModel> Engine<M> {
         request: Request,
         samples: u32,
     ) -> Result<Vec<RequestId>, RequestError> {
-        self.check(&request)?;
+        self.rules().check(&request)?;
         if samples == 0 {
             return Err(RequestError::NoSamples);
         }
@@ -37,30 +37,6 @@ impl<M: StepModel> Engine<M> {
             return Err(RequestError::SamplesIncremental { samples });
         }
         Ok(self.queue(request, samples))
-    }
-
-    fn check(&self, request: &Request) -> Result<(), RequestError> {
-        let shape = self.model.shape();
-        let Request { prompt, sampling, stop, .. } = request;
-        if prompt.is_empty() {
-            return Err(RequestError::Empty);
-        }
-        let context = shape.context;
-        if prompt.len() > context as usize {
-            return Err(RequestError::TooLong { rows: prompt.len(), context });
-        }
-        let vocabulary = shape.vocabulary;
-        if let Some(index) = prompt.iter().position(|token| *token >= vocabulary) {
-            return Err(RequestError::UnknownToken { index, token: prompt[index], vocabulary });
-        }
-        sampling.check()?;
-        if stop.iter().any(String::is_empty) {
-            return Err(RequestError::EmptyStop);
-        }
-        if !stop.is_empty() && self.tokenizer.is_none() {
-            return Err(RequestError::StopWithoutTokenizer);
-        }
-        Ok(())
     }
 
     /// Queues a request that can be served, in turns of as many samples as there can be at once.
@@ -113,6 +89,8 @@ impl<M: StepModel> Engine<M> {
             anew: None,
             history: *history,
             beginning: Beginning::Alike(0),
+            logprobs: request.logprobs,
+            owner: request.owner,
         }
     }
 

@@ -29,6 +29,9 @@ pub(super) struct Sequence {
     pub text: Option<TextStream>,
     pub stop_tokens: Vec<u32>,
     pub rotary_set: u32,
+    /// How many of the most probable tokens are reported with each, if any are.
+    pub logprobs: Option<u32>,
+    pub owner: u32,
 }
 
 impl Sequence {

@@ -356,7 +356,7 @@ fn text_answer(tokenizer: &Tokenizer, seed: u64, stop: &[&str]) -> (Vec<String>,
     engine.submit(request).unwrap();
     let (mut ids, mut pieces, mut end) = (Vec::new(), Vec::new(), None);
     while engine.step(|_, event| match event {
-        Event::Token { token, text } => {
+        Event::Token { token, text, .. } => {
             ids.push(token);
             pieces.push(text.to_owned());
         }

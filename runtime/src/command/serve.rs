@@ -1,0 +1,137 @@
+//! `serve`: answers requests over HTTP.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::numbers::whole;
+use super::options::{BlockArguments, DraftArguments, RuntimeArguments, announce};
+use super::say;
+use crate::serve::{Limits, ServerOptions, serve};
+use crate::{Model, RuntimeError};
+
+/// What the help says at its end.
+const NOTES: &str = "\
+The page to talk to the model is at /, the API at /v1 (OpenAI's: chat/completions, completions, models), \
+metrics at /metrics. SIGTERM and Ctrl-C let answers finish (--drain), SIGHUP reads the keys again.";
+
+/// Most seconds that can be asked for: a year.
+const MAX_SECONDS: u64 = 366 * 86_400;
+
+/// Most connections, and most requests in the queue: what a system has room for at all.
+const MAX_CONNECTIONS: usize = 1 << 20;
+const MAX_QUEUE: u32 = 1 << 20;
+
+/// Serves the model over HTTP.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Server", after_help = NOTES)]
+pub struct Serve {
+    /// Address to listen at; others than this machine's own need an API key
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub host: IpAddr,
+    /// Port to listen at; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Name of the model in requests [default: the model's own]
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// File of API keys, one in a line, or a name and a key; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// An API key
+    #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Listen where others reach the server although there is no API key
+    #[arg(long)]
+    pub allow_anyone: bool,
+    /// Requests that wait for a slot at most; further ones are refused with status 429 [default: two per
+    /// slot]
+    #[arg(long, value_name = "N", value_parser = whole(0, MAX_QUEUE), allow_hyphen_values = true)]
+    pub queue: Option<u32>,
+    /// Seconds that a request waits for a slot at most [default: no limit]
+    #[arg(long, value_name = "SECONDS", value_parser = whole(1, MAX_SECONDS), allow_hyphen_values = true)]
+    pub queue_timeout: Option<u64>,
+    /// Seconds that a request takes at most, waiting included [default: no limit]
+    #[arg(long, value_name = "SECONDS", value_parser = whole(1, MAX_SECONDS), allow_hyphen_values = true)]
+    pub request_timeout: Option<u64>,
+    /// Seconds that answers may still take when the server is told to stop
+    #[arg(long, value_name = "SECONDS", value_parser = whole(0, MAX_SECONDS), default_value = "30", allow_hyphen_values = true)]
+    pub drain: u64,
+    /// Connections at once
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONNECTIONS), default_value = "1024", allow_hyphen_values = true)]
+    pub connections: usize,
+    /// Connections of one address at once
+    #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONNECTIONS), default_value = "64", allow_hyphen_values = true)]
+    pub connections_per_address: usize,
+    /// Form of the log on standard error
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text)]
+    pub log: LogForm,
+    /// Write a line for every request, too
+    #[arg(long)]
+    pub log_requests: bool,
+    /// How tokens are guessed.
+    #[command(flatten)]
+    pub drafting: DraftArguments,
+    /// How many prompts there is room for.
+    #[command(flatten)]
+    pub blocks: BlockArguments,
+    /// How the model runs.
+    #[command(flatten)]
+    pub runtime: RuntimeArguments,
+}
+
+/// How lines of a log are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogForm {
+    /// For people
+    #[default]
+    Text,
+    /// An object per line
+    Json,
+}
+
+impl Serve {
+    /// Runs the command.
+    pub fn run(&self, model: Model) -> Result<(), RuntimeError> {
+        let options = ServerOptions {
+            address: SocketAddr::new(self.host, self.port),
+            runtime: self.blocks.over(self.drafting.over(self.runtime.resolve())),
+            name: self.model_name.clone(),
+            key_file: self.api_key_file.clone(),
+            key: self.api_key.clone(),
+            is_open: self.allow_anyone,
+            queue: self.queue,
+            queue_timeout: self.queue_timeout.map(Duration::from_secs),
+            request_timeout: self.request_timeout.map(Duration::from_secs),
+            drain: Duration::from_secs(self.drain),
+            limits: Limits {
+                connections: self.connections,
+                connections_of_address: self.connections_per_address,
+                ..Limits::default()
+            },
+        };
+        self.write_logs();
+        announce(&model, &options.runtime)?;
+        serve(model, options, |address| {
+            say(format_args!("listening at http://{address}"));
+        })
+    }
+
+    fn write_logs(&self) {
+        let level = match self.log_requests {
+            true => tracing::Level::INFO,
+            false => tracing::Level::WARN,
+        };
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_target(false)
+            .with_writer(std::io::stderr);
+        // Fails where another program that this is a part of writes logs already: then it has them.
+        let _ = match self.log {
+            LogForm::Text => lines.with_ansi(false).try_init(),
+            LogForm::Json => lines.json().flatten_event(true).try_init(),
+        };
+    }
+}

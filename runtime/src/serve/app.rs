@@ -1,0 +1,163 @@
+//! What all connections share: the model, the queue's places, keys and counters.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::{HeaderMap, StatusCode, header};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::Sender;
+
+use super::board::Board;
+use super::failure::Failure;
+use super::keys::{Keys, Tenant};
+use super::limits::Limits;
+use super::mailbox::{Inbox, mailbox};
+use super::worker::Job;
+use crate::memory::MemoryCeiling;
+use crate::{Model, Request, RequestRules};
+
+/// Shared by all connections.
+pub struct App {
+    /// The model.
+    pub model: Model,
+    /// The name by which requests call it.
+    pub name: String,
+    /// What requests the engine can serve.
+    pub rules: RequestRules,
+    /// What strangers may send.
+    pub limits: Limits,
+    /// Numbers for whoever looks.
+    pub board: Arc<Board>,
+    /// Instruction set that runs.
+    pub isa: &'static str,
+    /// Compute threads.
+    pub threads: usize,
+    /// Slots of the cache.
+    pub slots: u32,
+    /// Rows that a slot has room for, per layer and head.
+    pub rows_of_slot: u32,
+    /// What was printed when the server started.
+    pub ceiling: MemoryCeiling,
+    /// Memory for bodies that are being read.
+    pub body_budget: Arc<Semaphore>,
+    /// How long a request waits for a slot, and until when it must be answered.
+    pub queue_timeout: Option<Duration>,
+    pub(super) request_timeout: Option<Duration>,
+    pub(super) jobs: Sender<Job>,
+    pub(super) places: Arc<Semaphore>,
+    pub(super) all_places: usize,
+    pub(super) keys: RwLock<Arc<Keys>>,
+    pub(super) draining: AtomicBool,
+    pub(super) ids: Ids,
+}
+
+/// Names that no other answer has.
+pub struct Ids {
+    random: RandomState,
+    count: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Ids {
+        Ids { random: RandomState::new(), count: AtomicU64::new(0) }
+    }
+}
+
+impl Ids {
+    /// A name that begins like this.
+    pub fn next(&self, prefix: &str) -> String {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(count);
+        format!("{prefix}{:016x}{count:08x}", hasher.finish())
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+impl App {
+    /// Whether no further requests are taken.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Who asks, by their key.
+    pub fn tenant(&self, headers: &HeaderMap) -> Result<Tenant, Failure> {
+        let keys = Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner));
+        if keys.is_empty() {
+            return Ok(Tenant::default());
+        }
+        let bearer = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, key)| key.trim());
+        let missing = "an API key is needed: Authorization: Bearer KEY";
+        let Some(key) = bearer else {
+            return Err(Failure::new(StatusCode::UNAUTHORIZED, missing).coded("missing_api_key"));
+        };
+        keys.find(key).ok_or_else(|| {
+            Failure::new(StatusCode::UNAUTHORIZED, "this API key is not valid")
+                .coded("invalid_api_key")
+        })
+    }
+
+    /// Refuses a model that is not the one here. None is as good as its name.
+    pub fn check_model(&self, name: Option<&str>) -> Result<(), Failure> {
+        match name {
+            Some(name) if name != self.name => {
+                let message = format!("there is no model {name:?} here; {:?} is", self.name);
+                Err(Failure {
+                    param: Some("model".into()),
+                    ..Failure::new(StatusCode::NOT_FOUND, message).coded("model_not_found")
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Queues requests, `samples` answers to each.
+    pub fn ask(&self, requests: Vec<Request>, samples: u32) -> Result<Inbox, Failure> {
+        if self.is_draining() {
+            return Err(Failure::draining());
+        }
+        for request in &requests {
+            self.rules.check(request)?;
+        }
+        let answers = requests.len() * samples as usize;
+        if answers > self.all_places {
+            let message = format!(
+                "{answers} answers at once, and there are slots and places in the queue for {}",
+                self.all_places
+            );
+            return Err(Failure::field("n", message));
+        }
+        let waiting = self.all_places - self.slots as usize;
+        let places = Arc::clone(&self.places).try_acquire_many_owned(answers as u32);
+        let places = places.map_err(|_| Failure::queue_is_full(waiting))?;
+        let (outbox, inbox) = mailbox(answers);
+        let asked = Instant::now();
+        let job = Job {
+            requests,
+            samples,
+            outbox,
+            asked,
+            waits_until: self.queue_timeout.map(|limit| asked + limit),
+            answer_until: self.request_timeout.map(|limit| asked + limit),
+            places,
+        };
+        // There are as many places in the channel as for answers, so it is full only when the engine's
+        // thread is gone.
+        self.jobs.try_send(job).map_err(|_| {
+            Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the engine has stopped")
+        })?;
+        Ok(inbox)
+    }
+}

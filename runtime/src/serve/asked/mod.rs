@@ -1,0 +1,230 @@
+//! What a request asks for: JSON fields to what the engine understands.
+//!
+//! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
+//! as clients send many; known ones that cannot be done are refused by name, and never ignored.
+
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+pub use messages::{MessageFields, read_messages};
+
+use super::failure::Failure;
+use super::limits::Limits;
+use crate::sampling::random_seed;
+use crate::{Model, Request, SamplingOptions};
+
+/// Fields that requests for text have in common.
+#[derive(Debug, Default, Deserialize)]
+pub struct GenerationFields {
+    /// Name of the model.
+    pub model: Option<String>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    n: Option<u32>,
+    stop: Option<OneOrMany>,
+    stop_token_ids: Option<Vec<u32>>,
+    seed: Option<i64>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    ignore_eos: Option<bool>,
+    response_format: Option<Typed>,
+    tools: Option<Vec<IgnoredAny>>,
+    functions: Option<Vec<IgnoredAny>>,
+    guided_json: Option<IgnoredAny>,
+    guided_regex: Option<IgnoredAny>,
+    guided_grammar: Option<IgnoredAny>,
+    guided_choice: Option<IgnoredAny>,
+    structured_outputs: Option<IgnoredAny>,
+    audio: Option<IgnoredAny>,
+    prompt_logprobs: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Typed {
+    #[serde(rename = "type")]
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// What is wanted, but for the prompt.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Without a prompt.
+    pub request: Request,
+    /// Answers to each prompt.
+    pub samples: u32,
+    /// Whether the answer comes in pieces.
+    pub streams: bool,
+    /// Whether counts follow the pieces.
+    pub include_usage: bool,
+}
+
+impl GenerationFields {
+    /// What they mean for this model.
+    pub fn resolve(&self, model: &Model, limits: &Limits) -> Result<Generation, Failure> {
+        self.refuse_unsupported()?;
+        let samples = self.n.unwrap_or(1);
+        if samples == 0 || samples > limits.samples {
+            let message =
+                format!("n is {samples}, but it must be between 1 and {}", limits.samples);
+            return Err(Failure::field("n", message));
+        }
+        let max_tokens = match (self.max_completion_tokens, self.max_tokens) {
+            (Some(0), _) => return Err(Failure::field("max_completion_tokens", NO_TOKENS)),
+            (None, Some(0)) => return Err(Failure::field("max_tokens", NO_TOKENS)),
+            (newer, older) => newer.or(older),
+        };
+        if self.stream != Some(true) && self.stream_options.is_some() {
+            let message = "stream_options may only be given where stream is true";
+            return Err(Failure::field("stream_options", message));
+        }
+        let request = Request {
+            max_tokens,
+            sampling: self.sampling(model, limits)?,
+            stop: self.stops(limits)?,
+            stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            ..Request::default()
+        };
+        let include_usage =
+            self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false);
+        Ok(Generation { request, samples, streams: self.stream.unwrap_or(false), include_usage })
+    }
+
+    fn refuse_unsupported(&self) -> Result<(), Failure> {
+        let is_constrained =
+            self.response_format.as_ref().is_some_and(|format| format.name != "text");
+        let is_given =
+            |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|l| !l.is_empty());
+        let fields = [
+            ("response_format", is_constrained),
+            ("tools", is_given(&self.tools)),
+            ("functions", is_given(&self.functions)),
+            ("guided_json", self.guided_json.is_some()),
+            ("guided_regex", self.guided_regex.is_some()),
+            ("guided_grammar", self.guided_grammar.is_some()),
+            ("guided_choice", self.guided_choice.is_some()),
+            ("structured_outputs", self.structured_outputs.is_some()),
+            ("audio", self.audio.is_some()),
+            ("prompt_logprobs", self.prompt_logprobs.is_some()),
+        ];
+        match fields.into_iter().find(|(_, given)| *given) {
+            Some((field, _)) => Err(unsupported(field)),
+            None => Ok(()),
+        }
+    }
+
+    fn sampling(&self, model: &Model, limits: &Limits) -> Result<SamplingOptions, Failure> {
+        let own = served_defaults(model);
+        let options = SamplingOptions {
+            temperature: self.temperature.unwrap_or(own.temperature),
+            top_k: match self.top_k {
+                None => own.top_k,
+                // Both mean all of them, the former in vLLM.
+                Some(-1 | 0) => 0,
+                Some(k) => u32::try_from(k).map_err(|_| {
+                    Failure::field("top_k", format!("top_k is {k}, but it must be -1 or more"))
+                })?,
+            },
+            top_p: self.top_p.unwrap_or(own.top_p),
+            min_p: self.min_p.unwrap_or(own.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            logit_bias: self.biases(limits)?,
+            // A negative seed is as good as any.
+            seed: self.seed.map_or_else(random_seed, i64::cast_unsigned),
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn biases(&self, limits: &Limits) -> Result<Vec<(u32, f32)>, Failure> {
+        let Some(given) = &self.logit_bias else { return Ok(Vec::new()) };
+        if given.len() > limits.biases {
+            let message =
+                format!("{} entries, but there may be {} at most", given.len(), limits.biases);
+            return Err(Failure::field("logit_bias", message));
+        }
+        let bias = |(token, bias): (&String, &f32)| {
+            let field = || format!("logit_bias.{token}");
+            let id = token.parse().map_err(|_| {
+                Failure::field(field(), format!("{token:?} is not the number of a token"))
+            })?;
+            if !(-100.0..=100.0).contains(bias) {
+                let message = format!("the bias is {bias}, but it must be between -100 and 100");
+                return Err(Failure::field(field(), message));
+            }
+            Ok((id, *bias))
+        };
+        given.iter().map(bias).collect()
+    }
+
+    fn stops(&self, limits: &Limits) -> Result<Vec<String>, Failure> {
+        let stops = match &self.stop {
+            None => return Ok(Vec::new()),
+            Some(OneOrMany::One(stop)) => vec![stop.clone()],
+            Some(OneOrMany::Many(stops)) => stops.clone(),
+        };
+        let (most, bytes) = limits.stops;
+        if stops.len() > most {
+            let message = format!("{} stop texts, but there may be {most} at most", stops.len());
+            return Err(Failure::field("stop", message));
+        }
+        match stops.iter().find(|stop| stop.is_empty() || stop.len() > bytes) {
+            Some(stop) => {
+                let message = format!(
+                    "a stop text has {} bytes, but it must have between 1 and {bytes}",
+                    stop.len()
+                );
+                Err(Failure::field("stop", message))
+            }
+            None => Ok(stops),
+        }
+    }
+}
+
+const NO_TOKENS: &str = "at least one token must be allowed";
+
+/// A field that cannot be done.
+pub fn unsupported(field: &str) -> Failure {
+    Failure::field(field, format!("{field} is not supported by this server")).coded("unsupported")
+}
+
+/// How tokens are chosen where a request does not say: as the model's authors want it, and with the
+/// API's temperature of 1 where they say nothing.
+pub fn served_defaults(model: &Model) -> SamplingOptions {
+    let own = model.sampling_defaults();
+    let says_nothing = model.facts().sampling.do_sample.is_none();
+    let temperature = match model.facts().sampling.temperature {
+        Some(temperature) if says_nothing => temperature,
+        None if says_nothing => 1.0,
+        _ => own.temperature,
+    };
+    SamplingOptions { temperature, ..own }
+}

@@ -1,0 +1,197 @@
+//! JSON in and out. What comes in is bounded in size, depth and time, and an error names its field.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::failure::Failure;
+use super::limits::Limits;
+
+/// Bytes that a unit of the budget for bodies stands for.
+pub const BUDGET_UNIT: usize = 4096;
+
+/// A body that was read, and its part of the memory that there is for all of them.
+pub struct RequestBody {
+    bytes: Vec<u8>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads a body within its limits. `budget` is what all bodies together may hold, in
+/// [`BUDGET_UNIT`]s.
+pub async fn read(
+    mut body: Body,
+    limits: &Limits,
+    budget: &Arc<Semaphore>,
+) -> Result<RequestBody, Failure> {
+    let begin = Instant::now();
+    let mut read = RequestBody { bytes: Vec::new(), held: None };
+    loop {
+        let until = (Instant::now() + limits.body_idle).min(begin + limits.body_total);
+        let frame = match timeout_at(until, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) => {
+                let message = format!("the body cannot be read: {error}");
+                return Err(Failure::new(StatusCode::BAD_REQUEST, message));
+            }
+            Ok(None) => return Ok(read),
+            Err(_) => return Err(too_slow(limits)),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        read.take(&data, limits, budget)?;
+    }
+}
+
+impl RequestBody {
+    fn take(
+        &mut self,
+        data: &Bytes,
+        limits: &Limits,
+        budget: &Arc<Semaphore>,
+    ) -> Result<(), Failure> {
+        let length = self.bytes.len() + data.len();
+        if length > limits.body_bytes {
+            let message = format!("the body is longer than {} bytes", limits.body_bytes);
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let wanted = length.div_ceil(BUDGET_UNIT) - held;
+        let more = Arc::clone(budget).try_acquire_many_owned(wanted as u32);
+        let more = more.map_err(|_| {
+            let message = "too many long requests are being read at once; try again later";
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, message).coded("busy").later(1)
+        })?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// The object that the body is, or the field that is wrong.
+    pub fn parse<T: DeserializeOwned>(&self, limits: &Limits) -> Result<T, Failure> {
+        parse(&self.bytes, limits.json_depth)
+    }
+}
+
+fn too_slow(limits: &Limits) -> Failure {
+    let message = format!(
+        "the body did not arrive in time: {} s without a byte, or {} s in all",
+        limits.body_idle.as_secs(),
+        limits.body_total.as_secs()
+    );
+    Failure::new(StatusCode::REQUEST_TIMEOUT, message)
+}
+
+/// The object in these bytes, nested no deeper than `depth`.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failure> {
+    check_depth(bytes, depth)?;
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let reason = error.into_inner();
+        if reason.is_syntax() || reason.is_eof() {
+            return Failure::new(StatusCode::BAD_REQUEST, format!("not valid JSON: {reason}"))
+                .coded("invalid_json");
+        }
+        match path.as_str() {
+            "." => Failure::new(StatusCode::BAD_REQUEST, reason.to_string()),
+            field => Failure::field(field, format!("{field}: {reason}")),
+        }
+    })?;
+    json.end().map_err(|error| {
+        let message = format!("something follows the JSON object: {error}");
+        Failure::new(StatusCode::BAD_REQUEST, message).coded("invalid_json")
+    })?;
+    Ok(value)
+}
+
+/// Refuses brackets nested too deeply, before anything recursive sees them.
+fn check_depth(bytes: &[u8], most: usize) -> Result<(), Failure> {
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in bytes {
+        if in_text {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_text = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > most {
+            let message = format!("the JSON is nested more than {most} levels deep");
+            return Err(Failure::new(StatusCode::BAD_REQUEST, message).coded("too_deep"));
+        }
+    }
+    Ok(())
+}
+
+/// A response with this object.
+pub fn response(status: StatusCode, value: &impl Serialize) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    // All that is written here are our own structures, which have a form in JSON.
+    let body = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Outer {
+        #[serde(rename = "list")]
+        _list: Vec<Inner>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        #[serde(rename = "count")]
+        _count: u32,
+    }
+
+    fn failure(text: &str) -> Failure {
+        parse::<Outer>(text.as_bytes(), 3).unwrap_err()
+    }
+
+    #[test]
+    fn an_error_names_its_field() {
+        assert_eq!(
+            failure(r#"{"list": [{"count": 1}, {"count": -2}]}"#).param.as_deref(),
+            Some("list[1].count")
+        );
+        assert_eq!(failure(r#"{"list": 3}"#).param.as_deref(), Some("list"));
+        let absent = failure("{}");
+        assert!(absent.message.contains("`list`"), "{}", absent.message);
+        assert_eq!(failure(r#"{"list": ["#).code, Some("invalid_json"));
+        assert_eq!(failure(r#"{"list": []} x"#).code, Some("invalid_json"));
+    }
+
+    #[test]
+    fn depth_is_bounded_outside_of_texts() {
+        assert!(check_depth(br#"[[["[[[[", "\"[[[["]]]"#, 3).is_ok());
+        assert_eq!(check_depth(b"[[[[", 3).unwrap_err().code, Some("too_deep"));
+        let deep = vec![b'['; 1 << 20];
+        assert_eq!(parse::<Outer>(&deep, 64).unwrap_err().code, Some("too_deep"));
+    }
+}

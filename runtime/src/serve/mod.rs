@@ -1,0 +1,241 @@
+//! A compiled model behind an HTTP server that speaks OpenAI's API.
+//!
+//! Two sides, joined by a bounded channel and mailboxes. The engine's thread plans and runs steps with
+//! the compute team ([`worker`]); one thread with a few helpers reads requests, applies templates and
+//! tokenizers, and writes answers. Neither waits for the other but where there is nothing to do.
+//!
+//! A request passes: connection ([`connections`]) → route ([`routes`]) → fields ([`asked`]) → a place in
+//! the queue ([`app`]) → engine ([`worker`]) → mailbox ([`mailbox`]) → answer ([`answer`], [`forms`]).
+
+mod answer;
+mod app;
+mod asked;
+mod board;
+mod connections;
+mod failure;
+mod forms;
+mod json;
+mod keys;
+mod limits;
+mod mailbox;
+mod routes;
+mod worker;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use app::{App, Ids};
+use board::Board;
+use connections::Connections;
+pub use keys::Keys;
+pub use limits::Limits;
+use worker::Worker;
+
+use crate::forward::StepModel;
+use crate::{Model, RuntimeError, RuntimeOptions, cores};
+
+/// How a server runs.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How the model runs.
+    pub runtime: RuntimeOptions,
+    /// The name by which requests call the model; the model's own if absent.
+    pub name: Option<String>,
+    /// A file of API keys, read again on `SIGHUP`.
+    pub key_file: Option<PathBuf>,
+    /// An API key.
+    pub key: Option<String>,
+    /// Whether it may listen where others reach it, without a key.
+    pub is_open: bool,
+    /// Requests that wait for a slot, at most; absent: twice the slots.
+    pub queue: Option<u32>,
+    /// How long a request waits for a slot.
+    pub queue_timeout: Option<Duration>,
+    /// How long a request may take in all.
+    pub request_timeout: Option<Duration>,
+    /// How long answers go on after the server was told to stop.
+    pub drain: Duration,
+    /// What strangers may send.
+    pub limits: Limits,
+}
+
+/// Serves until the process is told to stop (`SIGTERM`, `SIGINT`): then answers that are being given are
+/// finished, within their time. `started` is told where it listens.
+pub fn serve(
+    model: Model,
+    options: ServerOptions,
+    started: impl FnOnce(SocketAddr),
+) -> Result<(), RuntimeError> {
+    let keys = read_keys(&options)?;
+    if keys.is_empty() && !options.address.ip().is_loopback() && !options.is_open {
+        return Err(RuntimeError::Options(format!(
+            "{} can be reached from outside, and there is no API key: give --api-key-file, or \
+             --allow-anyone if everybody may ask",
+            options.address
+        )));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .thread_name("requests")
+        .build()
+        .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
+    runtime.block_on(run(model, options, keys, started))
+}
+
+fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
+    let mut keys = options.key_file.as_deref().map(Keys::read).transpose()?.unwrap_or_default();
+    if let Some(key) = &options.key {
+        keys.add(key);
+    }
+    Ok(keys)
+}
+
+async fn run(
+    model: Model,
+    options: ServerOptions,
+    keys: Keys,
+    started: impl FnOnce(SocketAddr),
+) -> Result<(), RuntimeError> {
+    let listening =
+        |source| RuntimeError::Machine(format!("cannot listen at {}: {source}", options.address));
+    let listener = TcpListener::bind(options.address).await.map_err(listening)?;
+    let address = listener.local_addr().map_err(listening)?;
+    let signals = Signals::watch()?;
+    let ceiling = model.memory_ceiling(&options.runtime)?;
+    // Requests are answered from the first on, so what can fail does so now.
+    if !model.compiled().chat_template().is_empty() {
+        model.template()?;
+    }
+    model.tokenizer()?;
+    let engine = model.engine(&options.runtime)?;
+    let (rules, slots) = (engine.rules(), engine.model().shape().slots);
+    let rows_of_slot = model.compiled().layouts().iter().map(|layout| layout.rows).max();
+    let rows_of_slot = rows_of_slot.unwrap_or(0);
+    let isa = engine.model().level().name();
+    let name = match &options.name {
+        Some(name) => name.clone(),
+        None if model.facts().name.is_empty() => "model".to_owned(),
+        None => model.facts().name.clone(),
+    };
+    let board = Arc::new(Board::new(&name, isa, slots, rows_of_slot));
+    let all_places = slots as usize + options.queue.unwrap_or(2 * slots) as usize;
+    let (jobs, taken) = mpsc::channel(all_places);
+    let worker = Worker::new(engine, taken, Arc::clone(&board));
+    let (died, death) = watch::channel(false);
+    let thread = std::thread::Builder::new().name("engine".to_owned());
+    let engine_thread = thread.spawn(move || {
+        worker.run();
+        // Dropped by a panic as well.
+        drop(died);
+    });
+    let engine_thread = engine_thread
+        .map_err(|error| RuntimeError::Machine(format!("the engine cannot start: {error}")))?;
+    let limits = options.limits;
+    let app = Arc::new(App {
+        model,
+        name,
+        rules,
+        limits,
+        board: Arc::clone(&board),
+        isa,
+        threads: options.runtime.threads.unwrap_or_else(cores::default_threads),
+        slots,
+        rows_of_slot,
+        ceiling,
+        body_budget: Arc::new(Semaphore::new(limits.all_body_bytes / json::BUDGET_UNIT)),
+        queue_timeout: options.queue_timeout,
+        request_timeout: options.request_timeout,
+        jobs,
+        places: Arc::new(Semaphore::new(all_places)),
+        all_places,
+        keys: RwLock::new(Arc::new(keys)),
+        draining: AtomicBool::new(false),
+        ids: Ids::default(),
+    });
+    let connections = Connections::new(limits, board);
+    let (drain, draining) = watch::channel(false);
+    let router = routes::router(Arc::clone(&app));
+    let accepting = tokio::spawn(Arc::clone(&connections).accept(listener, router, draining));
+    started(address);
+    let outcome = until_stopped(&app, &options, signals, death).await;
+    app.draining.store(true, Ordering::Relaxed);
+    if outcome.is_ok() {
+        tracing::info!("draining");
+        let end = Instant::now() + options.drain;
+        // New connections learn that the server is not ready, until the last answer is given.
+        while app.places.available_permits() < all_places && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let _ = drain.send(true);
+        // What has been answered is on its way out.
+        let last = Instant::now() + Duration::from_secs(1);
+        while connections.open() > 0 && Instant::now() < last.min(end + Duration::from_secs(1)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if app.places.available_permits() < all_places {
+            tracing::warn!("answers were cut short: they took longer than the time for draining");
+        }
+    }
+    accepting.abort();
+    drop(app);
+    drop(engine_thread);
+    outcome
+}
+
+/// Signals that a server hears.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    reload: Signal,
+}
+
+impl Signals {
+    fn watch() -> Result<Signals, RuntimeError> {
+        let watch = |kind| {
+            signal(kind)
+                .map_err(|error| RuntimeError::Machine(format!("signals cannot be heard: {error}")))
+        };
+        Ok(Signals {
+            terminate: watch(SignalKind::terminate())?,
+            interrupt: watch(SignalKind::interrupt())?,
+            reload: watch(SignalKind::hangup())?,
+        })
+    }
+}
+
+/// Reads keys again when asked to, until the server is to stop, or the engine has.
+async fn until_stopped(
+    app: &App,
+    options: &ServerOptions,
+    mut signals: Signals,
+    mut death: watch::Receiver<bool>,
+) -> Result<(), RuntimeError> {
+    loop {
+        tokio::select! {
+            _ = signals.terminate.recv() => return Ok(()),
+            _ = signals.interrupt.recv() => return Ok(()),
+            // The sender lives in the engine's thread and never sends.
+            _ = death.changed() => {
+                return Err(RuntimeError::Machine("internal error: the engine has stopped".into()));
+            }
+            _ = signals.reload.recv() => match read_keys(options) {
+                Ok(keys) => {
+                    *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+                    tracing::info!("the API keys were read again");
+                }
+                // Those that were valid stay so.
+                Err(error) => tracing::error!(%error, "the API keys were not read again"),
+            },
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What can be asked of a server, one file each.
+//!
+//! | path | file |
+//! |---|---|
+//! | `/`, `/page.js`, `/page.css` | `page` |
+//! | `/v1/chat/completions`, `/v1/completions` | `generate` |
+//! | `/v1/models` | `models` |
+//! | `/tokenize`, `/detokenize` | `tokens` |
+//! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
+
+mod generate;
+mod health;
+mod models;
+mod page;
+mod tokens;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use super::app::App;
+use super::failure::Failure;
+use super::keys::Tenant;
+
+/// Everything that a server answers.
+pub fn router(app: Arc<App>) -> Router {
+    // Whoever watches over the process, and who only wants to see the page, has no key.
+    let open = Router::new()
+        .route("/", get(page::page))
+        .route("/page.js", get(page::script))
+        .route("/page.css", get(page::style))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        // As vLLM calls it.
+        .route("/health", get(health::ready));
+    let guarded = Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::text))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/metrics", get(health::metrics))
+        .route("/status", get(health::status))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise));
+    open.merge(guarded)
+        .method_not_allowed_fallback(|| async {
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
+        })
+        .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "there is no such path here") })
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
+        .with_state(app)
+}
+
+/// Finds out who asks.
+async fn authorise(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    match app.tenant(request.headers()) {
+        Ok(tenant) => {
+            request.extensions_mut().insert::<Tenant>(tenant);
+            next.run(request).await
+        }
+        Err(failure) => failure.into_response(),
+    }
+}
+
+/// Gives every response a name, counts and logs it. Never what it says.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    const REQUEST_ID: &str = "x-request-id";
+    let begin = std::time::Instant::now();
+    let is_plain = |id: &&HeaderValue| {
+        let bytes = id.as_bytes();
+        bytes.len() <= 64
+            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte))
+    };
+    let given = request.headers().get(REQUEST_ID).filter(is_plain).cloned();
+    let id = given.or_else(|| HeaderValue::try_from(app.ids.next("req-")).ok());
+    let path = request.extensions().get::<MatchedPath>();
+    // Paths that are not ours are the clients' invention, of which there are too many to count.
+    let route = path.map_or_else(|| "other".to_owned(), |path| path.as_str().to_owned());
+    let method = request.method().clone();
+    let too_long = request.uri().to_string().len() > app.limits.url_bytes;
+    let mut response = if too_long {
+        let message = format!("the URL is longer than {} bytes", app.limits.url_bytes);
+        Failure::new(StatusCode::URI_TOO_LONG, message).into_response()
+    } else {
+        next.run(request).await
+    };
+    let status = response.status();
+    app.board.answered(&route, status.as_u16());
+    let shown = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
+    tracing::info!(id = shown, %method, route, status = status.as_u16(), milliseconds, "answered");
+    let headers = response.headers_mut();
+    if let Some(id) = id {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if app.is_draining() {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}

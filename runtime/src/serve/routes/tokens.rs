@@ -1,0 +1,71 @@
+//! `/tokenize` and `/detokenize`, as vLLM has them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::generate::off_the_network;
+use crate::serve::app::App;
+use crate::serve::asked::{MessageFields, read_messages};
+use crate::serve::failure::Failure;
+use crate::serve::json::{self, response};
+
+#[derive(Debug, Deserialize)]
+struct TokenizeFields {
+    model: Option<String>,
+    prompt: Option<String>,
+    messages: Option<Vec<MessageFields>>,
+    add_special_tokens: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DetokenizeFields {
+    model: Option<String>,
+    tokens: Vec<u32>,
+}
+
+/// The tokens of a text or a conversation.
+pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
+    let body = json::read(body, &app.limits, &app.body_budget).await?;
+    off_the_network(&app, move |app| {
+        let fields: TokenizeFields = body.parse(&app.limits)?;
+        app.check_model(fields.model.as_deref())?;
+        let tokens = match (&fields.prompt, &fields.messages) {
+            (Some(text), None) if fields.add_special_tokens == Some(false) => {
+                app.model.encode_plain(text)?
+            }
+            (Some(text), None) => app.model.encode(text)?,
+            (None, Some(messages)) => app.model.encode_chat(&read_messages(messages)?)?,
+            _ => return Err(Failure::field("prompt", "either prompt or messages is needed")),
+        };
+        let count = tokens.len();
+        let answer = json!({"count": count, "max_model_len": app.rules.context, "tokens": tokens});
+        Ok(response(StatusCode::OK, &answer))
+    })
+    .await
+}
+
+/// The text of tokens.
+pub async fn detokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
+    let body = json::read(body, &app.limits, &app.body_budget).await?;
+    off_the_network(&app, move |app| {
+        let fields: DetokenizeFields = body.parse(&app.limits)?;
+        app.check_model(fields.model.as_deref())?;
+        let vocabulary = app.rules.vocabulary;
+        if let Some(index) = fields.tokens.iter().position(|token| *token >= vocabulary) {
+            let message = format!(
+                "token {index} is {}, and the vocabulary has {vocabulary} entries",
+                fields.tokens[index]
+            );
+            return Err(Failure::field(format!("tokens[{index}]"), message));
+        }
+        let text = app.model.need_tokenizer()?.decode(&fields.tokens, false);
+        Ok(response(StatusCode::OK, &json!({"prompt": text})))
+    })
+    .await
+}

@@ -1,0 +1,226 @@
+//! A compiled program that serves, and a client that says exactly what is to be said: also what no
+//! well-behaved client would say.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::systems::Binary;
+
+/// Until something must have happened on a slow machine with other work beside it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running server; killed when it is dropped.
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    lines: Receiver<String>,
+}
+
+/// A response.
+#[derive(Debug)]
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// Fields of its head, their names in small letters.
+    pub headers: Vec<(String, String)>,
+    /// Its body, chunks joined.
+    pub body: String,
+}
+
+impl Response {
+    /// The value of a field of the head.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.body).with_context(|| format!("not JSON: {}", self.body))
+    }
+
+    /// The data of server-sent events.
+    pub fn events(&self) -> Vec<&str> {
+        self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect()
+    }
+}
+
+impl Server {
+    /// Starts a program on a port of its own and waits until it listens.
+    pub fn start(binary: &Binary, options: &[&str]) -> Result<Server> {
+        let mut command = Command::new(binary.path());
+        command.args(["serve", "--port", "0"]).args(options);
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let errors = child.stderr.take().context("standard error is piped")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut said = Vec::new();
+        let address = loop {
+            let Ok(line) = lines.recv_timeout(PATIENCE) else {
+                let _ = child.kill();
+                bail!("the server did not listen; it said {said:?}");
+            };
+            if let Some(address) = line.strip_prefix("listening at http://") {
+                break address.parse().with_context(|| line.clone())?;
+            }
+            said.push(line);
+        };
+        Ok(Server { child, address, lines })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A connection on which nothing has been said.
+    pub fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// Sends a request and reads its response.
+    pub fn ask(&self, method: &str, path: &str, fields: &[&str], body: &str) -> Result<Response> {
+        let mut stream = self.begin(method, path, fields, body)?;
+        read_response(&mut stream)
+    }
+
+    /// Sends a request and leaves its response to be read.
+    pub fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        fields: &[&str],
+        body: &str,
+    ) -> Result<TcpStream> {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+        for field in fields {
+            head.push_str(field);
+            head.push_str("\r\n");
+        }
+        if !body.is_empty() {
+            head.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        let mut stream = self.connect()?;
+        stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
+        Ok(stream)
+    }
+
+    /// Asks for a path.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        self.ask("GET", path, &[], "")
+    }
+
+    /// Posts an object.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Response> {
+        self.ask("POST", path, &["content-type: application/json"], &body.to_string())
+    }
+
+    /// Posts an object that must be answered.
+    pub fn post_ok(&self, path: &str, body: &Value) -> Result<Value> {
+        let response = self.post(path, body)?;
+        ensure!(response.status == 200, "{path} {body}: {} {}", response.status, response.body);
+        response.json()
+    }
+
+    /// Waits until something holds.
+    pub fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let status = self.get("/status")?.json()?;
+            if holds(&status) {
+                return Ok(());
+            }
+            ensure!(begin.elapsed() < PATIENCE, "{what} did not come about: {status}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let id = self.child.id().to_string();
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status()?;
+        ensure!(status.success(), "kill -{name}: {status}");
+        Ok(())
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait(mut self) -> Result<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(begin.elapsed() < PATIENCE, "the server did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it has said since the last time.
+    pub fn said(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads a response to its end.
+pub fn read_response(stream: &mut TcpStream) -> Result<Response> {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        // A server that refuses a request does not read its rest, and the system resets the connection;
+        // what was answered before that counts.
+        ensure!(!bytes.is_empty(), "no response: {error}");
+    }
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.with_context(|| format!("no response: {}", String::from_utf8_lossy(&bytes)))?;
+    let head = std::str::from_utf8(&bytes[..end])?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status")?;
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let body = &bytes[end + 4..];
+    let is_chunked =
+        headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
+    let body = if is_chunked { join_chunks(body)? } else { body.to_vec() };
+    Ok(Response { status: status.parse()?, headers, body: String::from_utf8(body)? })
+}
+
+fn join_chunks(mut bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut joined = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|two| two == b"\r\n").context("a chunk is cut")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&bytes[..end])?.trim(), 16)?;
+        bytes = &bytes[end + 2..];
+        if length == 0 {
+            return Ok(joined);
+        }
+        joined.extend_from_slice(bytes.get(..length).context("a chunk is cut")?);
+        bytes = bytes.get(length + 2..).context("a chunk is cut")?;
+    }
+}
