@@ -34,6 +34,8 @@ pub struct MemoryCeiling {
     pub tokenizer: u64,
     /// Allowance for the rest of the process and its threads.
     pub process: u64,
+    /// Connections, bodies and texts of a server; 0 without one.
+    pub server: u64,
 }
 
 /// Bytes of the cache for a slot by itself, and for one more beside it that has no block of its own.
@@ -85,21 +87,18 @@ impl MemoryCeiling {
             // and encoding a prompt build besides.
             tokenizer: model.tokenizer().len() as u64,
             process: PROCESS_BYTES + threads * THREAD_BYTES + tokens,
+            server: 0,
         })
     }
 
     /// The ceiling.
     pub fn total(&self) -> u64 {
-        let MemoryCeiling { weights, code_and_tables, cache, step, prefill, logits, .. } = *self;
-        [weights, code_and_tables, cache, step, prefill, logits, self.tokenizer, self.process]
-            .into_iter()
-            .fold(0, u64::saturating_add)
+        self.parts().into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add)
     }
-}
 
-impl std::fmt::Display for MemoryCeiling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts = [
+    /// All parts with their names.
+    fn parts(&self) -> [(&'static str, u64); 9] {
+        [
             ("weights", self.weights),
             ("code and tables", self.code_and_tables),
             ("cache", self.cache),
@@ -108,10 +107,16 @@ impl std::fmt::Display for MemoryCeiling {
             ("logits", self.logits),
             ("tokenizer", self.tokenizer),
             ("process", self.process),
-        ];
+            ("server", self.server),
+        ]
+    }
+}
+
+impl std::fmt::Display for MemoryCeiling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "memory ceiling {}:", Mebibytes(self.total()))?;
         let mut separator = " ";
-        for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        for (name, bytes) in self.parts().into_iter().filter(|(_, bytes)| *bytes > 0) {
             write!(f, "{separator}{name} {}", Mebibytes(bytes))?;
             separator = ", ";
         }

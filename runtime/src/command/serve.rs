@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::numbers::whole;
-use super::options::{BlockArguments, DraftArguments, RuntimeArguments, announce};
+use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use super::say;
-use crate::serve::{Limits, ServerOptions, serve};
+use crate::serve::{Limits, ServerOptions, memory_ceiling, serve};
 use crate::{Model, RuntimeError};
 
 /// What the help says at its end.
@@ -113,7 +113,7 @@ impl Serve {
             },
         };
         self.write_logs();
-        announce(&model, &options.runtime)?;
+        say(format_args!("{}", memory_ceiling(&model, &options)?));
         serve(model, options, |address| {
             say(format_args!("listening at http://{address}"));
         })

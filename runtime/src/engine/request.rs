@@ -26,8 +26,10 @@ pub struct Request {
     /// Report how probable each token was, beside so many of the most probable ones.
     pub logprobs: Option<u32>,
     /// Who asks. Rows that a request has left serve those of the same owner alone: how fast an answer
-    /// begins would tell one owner what another has asked.
+    /// begins would tell one owner what another has asked. Owners who wait share the slots fairly.
     pub owner: u32,
+    /// Requests of a lower priority wait less: those of a higher one wait until none of them does.
+    pub priority: i32,
 }
 
 /// What requests an engine can serve.

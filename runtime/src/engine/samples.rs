@@ -12,6 +12,7 @@ use super::{Choice, Engine, Event, History, Request, RequestId};
 use crate::error::RequestError;
 use crate::forward::{StepFault, StepModel};
 use crate::sampling::{Sampler, SamplingOptions};
+use crate::scheduler::Turn;
 use crate::text::TextStream;
 
 impl<M: StepModel> Engine<M> {
@@ -50,9 +51,10 @@ impl<M: StepModel> Engine<M> {
             self.sequences.insert(*id, sequence);
         }
         self.next_id += u64::from(samples);
-        for turn in ids.chunks(most as usize) {
-            let others = turn[1..].to_vec();
-            self.scheduler.submit_samples(turn[0], prompt_rows, others, shares);
+        let turn = Turn { owner: request.owner, priority: request.priority };
+        for group in ids.chunks(most as usize) {
+            let others = group[1..].to_vec();
+            self.scheduler.submit_samples(group[0], prompt_rows, others, shares, turn);
         }
         ids.into_iter().map(RequestId).collect()
     }

@@ -1,12 +1,13 @@
 //! Decides which rows run in the next step. Counts and ids in, a plan out: no clock, no input or
 //! output, no tensors.
 //!
-//! * Sequences wait first come, first served for a slot; they join and leave between steps.
+//! * Sequences wait for a slot, by priority and fairly between owners (`queue`); they join and leave
+//!   between steps.
 //! * Several samples of one prompt wait for room for all of them. The prompt is computed once; the others
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
-//!   than rows, they take turns); what remains goes to prompts in order of admission, in tiles of
-//!   any size.
+//!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
+//!   of any size.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
 //!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
@@ -15,13 +16,14 @@
 //!   and wait for it in order. A sequence whose rows are selected anew is such a prompt for a while.
 
 mod places;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 pub use places::Held;
 use places::Places;
+pub use queue::Turn;
+use queue::{Queue, Waiting};
 
 /// A sequence, named by the engine.
 pub type SequenceId = u64;
@@ -120,29 +122,23 @@ struct Running {
     held: Held,
     prompt_rows: u32,
     phase: Phase,
-}
-
-/// Sequences that have not been admitted: a prompt, and further samples of it.
-#[derive(Debug)]
-struct Waiting {
-    sequence: SequenceId,
-    prompt_rows: u32,
-    samples: Vec<SequenceId>,
-    shares: bool,
+    turn: Turn,
 }
 
 /// The scheduler. A plan that [`Scheduler::plan`] returned counts as done.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: SchedulerLimits,
-    waiting: VecDeque<Waiting>,
-    /// In order of admission, which is also the order of ids.
+    waiting: Queue,
+    /// In the order of ids, which is that of arrival.
     running: Vec<Running>,
     /// Who decodes first in the next step: the first sequence from this one on.
     turn: SequenceId,
     places: Places,
     /// Room for a list of free slots.
     free: Vec<u32>,
+    /// Room for places in `running`, in the order in which their prompts are computed.
+    order: Vec<usize>,
 }
 
 impl Scheduler {
@@ -151,17 +147,18 @@ impl Scheduler {
         assert!(limits.rows >= 1, "there are rows");
         Scheduler {
             limits,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             running: Vec::with_capacity(limits.slots as usize),
             turn: 0,
             places: Places::new(limits.slots, limits.blocks),
             free: Vec::with_capacity(limits.slots as usize),
+            order: Vec::with_capacity(limits.slots as usize),
         }
     }
 
     /// Queues a sequence whose prompt has `prompt_rows` rows, at least one. Ids rise.
     pub fn submit(&mut self, sequence: SequenceId, prompt_rows: u32) {
-        self.submit_samples(sequence, prompt_rows, Vec::new(), true);
+        self.submit_samples(sequence, prompt_rows, Vec::new(), true, Turn::default());
     }
 
     /// Queues a sequence and further samples of its prompt, whose ids follow. If they do not share its
@@ -172,17 +169,19 @@ impl Scheduler {
         prompt_rows: u32,
         samples: Vec<SequenceId>,
         shares: bool,
+        turn: Turn,
     ) {
         assert!(prompt_rows > 0, "a prompt has rows");
         let most = if shares { self.limits.slots } else { self.limits.blocks };
         assert!(samples.len() < most as usize, "slots for all samples");
-        self.waiting.push_back(Waiting { sequence, prompt_rows, samples, shares });
+        self.waiting.push(Waiting { sequence, prompt_rows, samples, shares, turn });
     }
 
     /// The first sample that waits for what a sequence computes, or is to compute: it goes on with that
     /// when the sequence is removed.
     pub fn heir(&self, sequence: SequenceId) -> Option<SequenceId> {
-        if let Some(waiting) = self.waiting.iter().find(|group| group.sequence == sequence) {
+        let mut groups = self.waiting.groups().iter();
+        if let Some(waiting) = groups.find(|group| group.sequence == sequence) {
             return waiting.samples.first().copied();
         }
         let running = self.running.iter().find(|running| running.sequence == sequence)?;
@@ -195,17 +194,18 @@ impl Scheduler {
     /// computed in its slot all the same, and then it held none.
     pub fn remove(&mut self, sequence: SequenceId) -> Option<Held> {
         let heir = self.heir(sequence);
-        if let Some(index) = self.waiting.iter().position(|group| group.sequence == sequence) {
+        let groups = self.waiting.groups_mut();
+        if let Some(index) = groups.iter().position(|group| group.sequence == sequence) {
             match heir {
                 Some(heir) => {
-                    self.waiting[index].sequence = heir;
-                    self.waiting[index].samples.remove(0);
+                    groups[index].sequence = heir;
+                    groups[index].samples.remove(0);
                 }
-                None => _ = self.waiting.remove(index),
+                None => _ = groups.remove(index),
             }
             return None;
         }
-        for group in &mut self.waiting {
+        for group in groups {
             group.samples.retain(|sample| *sample != sequence);
         }
         let place = |id| move |running: &Running| running.sequence == id;
@@ -266,12 +266,12 @@ impl Scheduler {
 
     /// Whether no sequence waits or runs.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.groups().is_empty() && self.running.is_empty()
     }
 
     /// Sequences that wait for a slot.
     pub fn waiting(&self) -> usize {
-        self.waiting.iter().map(|group| 1 + group.samples.len()).sum()
+        self.waiting.groups().iter().map(|group| 1 + group.samples.len()).sum()
     }
 
     /// Sequences that hold a slot.
@@ -291,7 +291,11 @@ impl Scheduler {
         plan.tile = None;
         let mut budget = self.limits.rows - self.plan_decode(plan);
         plan.decoding = plan.rows.len();
-        for running in &mut self.running {
+        self.order.clear();
+        self.order.extend(0..self.running.len());
+        self.order.sort_unstable_by_key(|index| (self.running[*index].turn.priority, *index));
+        for index in &self.order {
+            let running = &mut self.running[*index];
             let Phase::Prompt { done } = running.phase else { continue };
             let rows = budget.min(running.prompt_rows - done);
             if rows == 0 {
@@ -359,39 +363,48 @@ impl Scheduler {
                 guesses: 0,
             });
             *next += 1;
+            self.waiting.charge(running.turn.owner, 1);
         }
         plan.rows.len() as u32
     }
 
     fn admit(&mut self, mut admit: impl FnMut(SequenceId, &[u32]) -> Admission) {
-        while let Some(first) = self.waiting.front()
-            && self.places.has_room(first.samples.len(), first.shares)
-            && let Some(group) = self.waiting.pop_front()
-        {
-            let Waiting { sequence, prompt_rows, samples, shares } = group;
+        while let Some(next) = self.waiting.next() {
+            let first = &self.waiting.groups()[next];
+            if !self.places.has_room(first.samples.len(), first.shares) {
+                // Whoever comes behind it does not overtake, or a large group would never find room.
+                return;
+            }
+            let Waiting { sequence, prompt_rows, samples, shares, turn } = self.waiting.take(next);
             self.places.list(&mut self.free);
             let Admission { slot, done } = admit(sequence, &self.free);
             assert!(done < prompt_rows, "a prompt's last row is computed");
+            self.waiting.charge(turn.owner, prompt_rows - done);
             let held = self.places.take(slot);
             let phase = if prompt_rows > self.limits.direct_rows {
                 Phase::Long { started: false }
             } else {
                 Phase::Prompt { done }
             };
-            self.running.push(Running { sequence, held, prompt_rows, phase });
+            // Samples have the ids that follow, so all of them stand here together.
+            let mut at = self.running.partition_point(|running| running.sequence < sequence);
+            self.running.insert(at, Running { sequence, held, prompt_rows, phase, turn });
             let phase = Phase::Waits { prompt: slot };
-            self.running.extend(samples.into_iter().map_while(|sequence| {
-                let held = self.places.take_sample(slot, shares)?;
-                Some(Running { sequence, held, prompt_rows, phase })
-            }));
+            for sequence in samples {
+                let Some(held) = self.places.take_sample(slot, shares) else { break };
+                at += 1;
+                self.running.insert(at, Running { sequence, held, prompt_rows, phase, turn });
+            }
         }
     }
 
     fn plan_tile(&mut self) -> Option<PlannedTile> {
         let is_started = |running: &Running| running.phase == Phase::Long { started: true };
         let is_long = |running: &Running| matches!(running.phase, Phase::Long { .. });
-        let index = (self.running.iter().position(is_started))
-            .or_else(|| self.running.iter().position(is_long))?;
+        let index = (self.running.iter().position(is_started)).or_else(|| {
+            let mut order = self.order.iter().copied();
+            order.find(|index| is_long(&self.running[*index]))
+        })?;
         let running = &mut self.running[index];
         let starts = !is_started(running);
         running.phase = Phase::Long { started: true };

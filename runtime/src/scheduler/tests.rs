@@ -192,3 +192,118 @@ fn a_sequence_that_decodes_may_become_a_long_prompt_and_decodes_on() {
     assert!(plan.tile.is_none() && plan.rows.contains(&next), "{plan:?}");
     assert_eq!(scheduler.held(7), None);
 }
+
+fn turn(owner: u32, priority: i32) -> Turn {
+    Turn { owner, priority }
+}
+
+/// Runs steps; every sequence decodes `tokens` tokens and goes. Tells the order of admission.
+fn admitted_in_order(scheduler: &mut Scheduler, tokens: u32) -> Vec<SequenceId> {
+    let mut admitted = Vec::new();
+    let mut decoded: BTreeMap<SequenceId, u32> = BTreeMap::new();
+    let mut plan = StepPlan::default();
+    while !scheduler.is_idle() {
+        scheduler.plan(&mut plan, |sequence, free| {
+            admitted.push(sequence);
+            Admission { slot: free[0], done: 0 }
+        });
+        for rows in plan.rows.iter().filter(|rows| rows.samples) {
+            let decoded = decoded.entry(rows.sequence).or_default();
+            *decoded += 1;
+            if *decoded == tokens {
+                scheduler.remove(rows.sequence);
+            }
+        }
+    }
+    admitted
+}
+
+#[test]
+fn nobody_waits_behind_all_requests_of_somebody_else() {
+    let mut scheduler =
+        Scheduler::new(SchedulerLimits { slots: 1, blocks: 1, rows: 8, direct_rows: 100 });
+    for id in 0..6 {
+        scheduler.submit_samples(id, 10, Vec::new(), true, turn(1, 0));
+    }
+    scheduler.submit_samples(6, 10, Vec::new(), true, turn(2, 0));
+    scheduler.submit_samples(7, 10, Vec::new(), true, turn(2, 0));
+    // The first comes first, as nobody has been served; then the two take turns.
+    assert_eq!(admitted_in_order(&mut scheduler, 3), [0, 6, 1, 7, 2, 3, 4, 5]);
+    // Whoever asks for the first time does not come before all others until it has been served as much.
+    for (id, owner) in [(8, 1), (9, 1), (10, 3), (11, 3)] {
+        scheduler.submit_samples(id, 10, Vec::new(), true, turn(owner, 0));
+    }
+    assert_eq!(admitted_in_order(&mut scheduler, 3), [8, 10, 9, 11]);
+}
+
+#[test]
+fn lower_priorities_come_first_and_are_computed_first() {
+    let mut scheduler =
+        Scheduler::new(SchedulerLimits { slots: 3, blocks: 3, rows: 4, direct_rows: 100 });
+    for (id, priority) in [(0, 5), (1, 0), (2, 5), (3, -1)] {
+        scheduler.submit_samples(id, 4, Vec::new(), true, turn(id as u32, priority));
+    }
+    let mut plan = StepPlan::default();
+    let mut firsts = Vec::new();
+    for _ in 0..3 {
+        scheduler.plan(&mut plan, first_free);
+        firsts.extend(plan.rows.iter().filter(|rows| rows.first == 0).map(|rows| rows.sequence));
+        plan.rows.iter().filter(|rows| rows.samples).for_each(|rows| {
+            scheduler.remove(rows.sequence);
+        });
+    }
+    assert_eq!(firsts, [3, 1, 0]);
+}
+
+proptest! {
+    #[test]
+    fn owners_who_always_wait_are_served_alike(
+        slots in 1..4_u32,
+        rows in 1..12_u32,
+        sizes in prop::collection::vec((1..20_u32, 1..20_u32), 2..4),
+    ) {
+        let mut scheduler =
+            Scheduler::new(SchedulerLimits { slots, blocks: slots, rows, direct_rows: 100 });
+        // Owner i asks with prompts of sizes[i].0 rows for sizes[i].1 tokens, and always has requests left.
+        let owners = sizes.len() as u64;
+        let requests = 60;
+        for id in 0..owners * requests {
+            let owner = (id % owners) as usize;
+            scheduler.submit_samples(id, sizes[owner].0, Vec::new(), true, turn(owner as u32, 0));
+        }
+        let mut plan = StepPlan::default();
+        let mut served = vec![0_u64; sizes.len()];
+        let mut left = vec![requests; sizes.len()];
+        let mut tokens: BTreeMap<SequenceId, u32> = BTreeMap::new();
+        while left.iter().all(|left| *left > 0) {
+            let mut admitted = Vec::new();
+            scheduler.plan(&mut plan, |sequence, free| {
+                admitted.push((sequence % owners) as usize);
+                Admission { slot: free[0], done: 0 }
+            });
+            for owner in admitted {
+                served[owner] += u64::from(sizes[owner].0);
+                left[owner] -= 1;
+            }
+            for planned in &plan.rows {
+                let owner = (planned.sequence % owners) as usize;
+                let before = tokens.entry(planned.sequence).or_default();
+                if *before > 0 {
+                    served[owner] += 1;
+                }
+                if planned.samples {
+                    *before += 1;
+                    if *before > sizes[owner].1 {
+                        scheduler.remove(planned.sequence);
+                    }
+                }
+            }
+        }
+        // Who has been served least is admitted next, so nobody is ahead of another by more than what
+        // all slots can still be given: a prompt and its tokens each.
+        let largest = sizes.iter().map(|(prompt, tokens)| prompt + tokens).max().unwrap_or(0);
+        let spread = served.iter().max().unwrap_or(&0) - served.iter().min().unwrap_or(&0);
+        let most = u64::from(largest) * u64::from(slots + 1);
+        prop_assert!(spread <= most, "{served:?}: more than {most} apart");
+    }
+}

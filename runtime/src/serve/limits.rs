@@ -43,11 +43,33 @@ pub struct Limits {
     pub connections_of_address: usize,
 }
 
+/// Threads that read requests: parse, apply templates, tokenize.
+pub const READERS: usize = 2;
+
+/// Allowance for a connection that says little: buffers of hyper and axum and what the system's pages
+/// leave unused. The buffer for heads is [`Limits::head_bytes`] at most, beside it.
+const CONNECTION_BYTES: usize = 16 << 10;
+
+/// Bytes that a reader holds for each of a body's while it turns it into tokens: the fields' texts, what
+/// the template makes of them, pieces of the tokenizer, and four bytes for a token of one.
+const READING: usize = 12;
+
+impl Limits {
+    /// What a server within these limits holds at most, besides the engine, in bytes. `answer_bytes` are
+    /// those of all answers that can be given or wait at once.
+    pub fn memory(&self, answer_bytes: u64) -> u64 {
+        let connections = self.connections.saturating_mul(CONNECTION_BYTES + self.head_bytes);
+        let reading = (READERS * READING).saturating_mul(self.body_bytes);
+        let own = connections.saturating_add(reading).saturating_add(self.all_body_bytes);
+        (own as u64).saturating_add(answer_bytes)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             body_bytes: 4 << 20,
-            all_body_bytes: 32 << 20,
+            all_body_bytes: 16 << 20,
             head_bytes: 16 << 10,
             headers: 100,
             url_bytes: 8 << 10,

@@ -36,9 +36,11 @@ use board::Board;
 use connections::Connections;
 pub use keys::Keys;
 pub use limits::Limits;
+use limits::READERS;
 use worker::Worker;
 
 use crate::forward::StepModel;
+use crate::memory::MemoryCeiling;
 use crate::{Model, RuntimeError, RuntimeOptions, cores};
 
 /// How a server runs.
@@ -85,17 +87,32 @@ pub fn serve(
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(READERS)
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
     runtime.block_on(run(model, options, keys, started))
 }
 
+/// Bytes of text and JSON for a token of an answer that its client has not read yet.
+const TOKEN_BYTES: u64 = 16;
+
+/// What a server with these options can use at most.
+pub fn memory_ceiling(
+    model: &Model,
+    options: &ServerOptions,
+) -> Result<MemoryCeiling, RuntimeError> {
+    let engine = model.memory_ceiling(&options.runtime)?;
+    let header = model.compiled().header();
+    let slots = options.runtime.slots.unwrap_or(header.slots);
+    let answers = u64::from(slots) * u64::from(header.context);
+    Ok(MemoryCeiling { server: options.limits.memory(answers * TOKEN_BYTES), ..engine })
+}
+
 fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
     let mut keys = options.key_file.as_deref().map(Keys::read).transpose()?.unwrap_or_default();
     if let Some(key) = &options.key {
-        keys.add(key);
+        keys.add(key, 0);
     }
     Ok(keys)
 }
@@ -111,7 +128,7 @@ async fn run(
     let listener = TcpListener::bind(options.address).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
     let signals = Signals::watch()?;
-    let ceiling = model.memory_ceiling(&options.runtime)?;
+    let ceiling = memory_ceiling(&model, &options)?;
     // Requests are answered from the first on, so what can fail does so now.
     if !model.compiled().chat_template().is_empty() {
         model.template()?;

@@ -41,6 +41,7 @@ pub struct GenerationFields {
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     ignore_eos: Option<bool>,
+    priority: Option<i32>,
     response_format: Option<Typed>,
     tools: Option<Vec<IgnoredAny>>,
     functions: Option<Vec<IgnoredAny>>,
@@ -109,6 +110,7 @@ impl GenerationFields {
             stop: self.stops(limits)?,
             stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
             ignore_eos: self.ignore_eos.unwrap_or(false),
+            priority: self.priority.unwrap_or(i32::MIN),
             ..Request::default()
         };
         let include_usage =

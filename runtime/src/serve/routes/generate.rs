@@ -171,7 +171,10 @@ fn check_count(prompts: usize, app: &App) -> Result<(), Failure> {
 async fn serve(app: &Arc<App>, tenant: Tenant, asked: Asked) -> Result<Response, Failure> {
     let Asked { form, prompts, generation, logprobs } = asked;
     let Generation { request, samples, streams, include_usage } = generation;
-    let with_prompt = |prompt| Request { prompt, logprobs, owner: tenant.0, ..request.clone() };
+    // A request may stand back behind what its key allows it, and not push itself forward.
+    let priority = request.priority.max(tenant.priority);
+    let owner = tenant.owner;
+    let with_prompt = |prompt| Request { prompt, logprobs, owner, priority, ..request.clone() };
     let requests: Vec<Request> = prompts.into_iter().map(with_prompt).collect();
     let answers = requests.len() * samples as usize;
     let of_prompt = |failure: Failure| match form {
