@@ -1,0 +1,375 @@
+//! One request, its answer token by token, and when each token came.
+//!
+//! Times are counted from the moment at which the request is sent, before its connection is made: every
+//! request has a connection of its own, so none finds one that the server is about to close. A token
+//! here is a chunk with text, as a user sees it; chunks that carry none, such as the first of a chat,
+//! which names the role, are nobody's first token.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::{Display, Formatter};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::events::{Events, TooLong};
+use super::server::Server;
+
+/// Most bytes of an answer that is no stream: lists of models, and what is said about an error.
+const MOST_TEXT: usize = 1 << 20;
+
+/// Most letters of what a server says about an error that are shown.
+const MOST_SHOWN: usize = 200;
+
+/// Most gaps that room is made for beforehand: most answers are shorter than they might be.
+const MOST_RESERVED: u32 = 4096;
+
+/// What was measured of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Seconds to the first token; nothing if there was no text.
+    pub first: Option<f64>,
+    /// Seconds between each token and the one before it.
+    pub gaps: Vec<f64>,
+    /// Seconds to the end of the answer.
+    pub seconds: f64,
+    /// Tokens of the prompt, if the server says so.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the answer, if the server says so.
+    pub output_tokens: Option<u64>,
+    /// Its text, if it is kept.
+    pub text: Option<String>,
+}
+
+impl Answer {
+    /// Chunks with text.
+    pub fn chunks(&self) -> u64 {
+        self.first.map_or(0, |_| 1 + self.gaps.len() as u64)
+    }
+
+    /// Tokens: as the server counts them, else chunks.
+    pub fn tokens(&self) -> u64 {
+        self.output_tokens.unwrap_or(self.chunks())
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failed {
+    /// What kind of failure it is.
+    pub kind: Kind,
+    /// What happened.
+    pub message: String,
+}
+
+/// Kinds of failures, which are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// No connection, or one that broke before the answer began.
+    Connection,
+    /// The server refused.
+    Status(u16),
+    /// The answer broke off, said that something went wrong, or was no answer.
+    Stream,
+    /// It took too long.
+    Timeout,
+}
+
+impl Display for Kind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Kind::Connection => f.write_str("connection"),
+            Kind::Status(status) => write!(f, "HTTP {status}"),
+            Kind::Stream => f.write_str("stream"),
+            Kind::Timeout => f.write_str("timeout"),
+        }
+    }
+}
+
+impl Failed {
+    fn stream(message: impl Into<String>) -> Failed {
+        Failed { kind: Kind::Stream, message: message.into() }
+    }
+
+    /// The library says what it was doing, and its cause what went wrong.
+    fn connection(error: &dyn Error) -> Failed {
+        Failed { kind: Kind::Connection, message: with_causes(error) }
+    }
+}
+
+impl From<TooLong> for Failed {
+    fn from(_: TooLong) -> Failed {
+        Failed::stream("the server sent an event without end")
+    }
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// How every request of a run is sent.
+#[derive(Debug)]
+pub struct Client {
+    /// Where to.
+    pub server: Server,
+    /// Seconds after which an answer is given up.
+    pub timeout: Duration,
+    /// Whether texts of answers are kept.
+    pub keep_text: bool,
+}
+
+impl Client {
+    /// The first model that the server lists.
+    pub async fn first_model(&self) -> Result<String, Failed> {
+        let listing = tokio::time::timeout(self.timeout, async {
+            let request = self.request("GET", "models", String::new())?;
+            let (response, _connection) = self.send(request).await?;
+            let text = whole(response).await?;
+            let models: Value = serde_json::from_str(&text)
+                .map_err(|error| Failed::stream(format!("the list of models: {error}")))?;
+            Ok::<_, Failed>(models)
+        });
+        let models = listing.await.map_err(|_| self.too_late())??;
+        let name = models["data"][0]["id"].as_str();
+        let name = name.ok_or_else(|| Failed::stream("the list of models names none"))?;
+        Ok(name.to_owned())
+    }
+
+    /// Sends a request and reads its answer, which may have about so many tokens.
+    pub async fn ask(
+        self: Arc<Client>,
+        endpoint: &'static str,
+        body: String,
+        tokens: u32,
+    ) -> Result<Answer, Failed> {
+        let answer = tokio::time::timeout(self.timeout, self.answer(endpoint, body, tokens));
+        answer.await.unwrap_or_else(|_| Err(self.too_late()))
+    }
+
+    fn too_late(&self) -> Failed {
+        let message = format!("no whole answer in {} s", self.timeout.as_secs_f64());
+        Failed { kind: Kind::Timeout, message }
+    }
+
+    async fn answer(&self, endpoint: &str, body: String, tokens: u32) -> Result<Answer, Failed> {
+        let mut reading = Reading::new(tokens, self.keep_text);
+        let request = self.request("POST", endpoint, body)?;
+        let (response, _connection) = self.send(request).await?;
+        let mut body = response.into_body();
+        let mut events = Events::default();
+        while !reading.is_done {
+            match piece(&mut body).await {
+                Some(bytes) => events.feed(&bytes?, |data| reading.read(data))?,
+                None => {
+                    events.finish(|data| reading.read(data))?;
+                    break;
+                }
+            }
+        }
+        reading.end()
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        endpoint: &str,
+        body: String,
+    ) -> Result<Request<String>, Failed> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{endpoint}", self.server.path))
+            .header(HOST, &self.server.authority);
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(key) = &self.server.authorization {
+            request = request.header(AUTHORIZATION, key);
+        }
+        request.body(body).map_err(|error| Failed::connection(&error))
+    }
+
+    /// The answer's head, if the server accepts the request, and what keeps the connection.
+    async fn send(
+        &self,
+        request: Request<String>,
+    ) -> Result<(Response<Incoming>, http1::SendRequest<String>), Failed> {
+        let stream = TcpStream::connect(&self.server.addresses[..]).await;
+        let stream = stream.map_err(|error| Failed::connection(&error))?;
+        // A request goes out at once, not when the system has collected more.
+        stream.set_nodelay(true).map_err(|error| Failed::connection(&error))?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| Failed::connection(&error))?;
+        // What breaks the connection is told to the request and to its body.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| Failed::connection(&error))?;
+        if response.status() == StatusCode::OK {
+            return Ok((response, sender));
+        }
+        let kind = Kind::Status(response.status().as_u16());
+        // The status counts, whatever becomes of the text behind it.
+        let text = whole(response).await.unwrap_or_default();
+        Err(Failed { kind, message: said(&text) })
+    }
+}
+
+/// The next bytes of an answer; nothing at its end.
+async fn piece(body: &mut Incoming) -> Option<Result<Bytes, Failed>> {
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
+        match frame {
+            // What is no data is a trailer and says nothing to us.
+            Ok(frame) => match frame.into_data() {
+                Ok(bytes) => return Some(Ok(bytes)),
+                Err(_) => continue,
+            },
+            Err(error) => return Some(Err(Failed::stream(with_causes(&error)))),
+        }
+    }
+}
+
+/// An answer that is no stream, as far as it is of use.
+async fn whole(response: Response<Incoming>) -> Result<String, Failed> {
+    let mut body = response.into_body();
+    let mut bytes = Vec::new();
+    while let Some(piece) = piece(&mut body).await {
+        bytes.extend_from_slice(&piece?);
+        if bytes.len() > MOST_TEXT {
+            return Err(Failed::stream("the answer has no end"));
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What a server says about an error, in a line.
+fn said(text: &str) -> String {
+    let error: Option<Value> = serde_json::from_str(text).ok();
+    let message = error.as_ref().and_then(|error| {
+        let places = [&error["error"]["message"], &error["message"], &error["error"]];
+        places.into_iter().chain([&error["detail"]]).find_map(Value::as_str)
+    });
+    let line = message.unwrap_or(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{} …", &line[..end]),
+        None => line,
+    }
+}
+
+/// An answer that is being read.
+struct Reading {
+    start: Instant,
+    last: Instant,
+    answer: Answer,
+    /// Whether the model has said why it ends.
+    has_ended: bool,
+    /// Whether nothing more is to come.
+    is_done: bool,
+}
+
+impl Reading {
+    fn new(tokens: u32, keep_text: bool) -> Reading {
+        let start = Instant::now();
+        let gaps = Vec::with_capacity(tokens.min(MOST_RESERVED) as usize);
+        let text = keep_text.then(String::new);
+        let answer = Answer { gaps, text, ..Answer::default() };
+        Reading { start, last: start, answer, has_ended: false, is_done: false }
+    }
+
+    fn read(&mut self, data: &[u8]) -> Result<(), Failed> {
+        if self.is_done {
+            return Ok(());
+        }
+        if data == b"[DONE]" {
+            self.is_done = true;
+            return Ok(());
+        }
+        let chunk: Chunk<'_> = serde_json::from_slice(data)
+            .map_err(|error| Failed::stream(format!("an event is no chunk: {error}")))?;
+        let is_error = chunk.error.is_some()
+            || chunk.object.as_ref().is_some_and(|object| object.0 == "error");
+        if is_error {
+            return Err(Failed::stream(said(&String::from_utf8_lossy(data))));
+        }
+        if let Some(usage) = chunk.usage {
+            self.answer.prompt_tokens = usage.prompt_tokens.or(self.answer.prompt_tokens);
+            self.answer.output_tokens = usage.completion_tokens.or(self.answer.output_tokens);
+        }
+        let Some(choice) = chunk.choices.into_iter().flatten().next() else { return Ok(()) };
+        let delta = choice.delta.unwrap_or_default();
+        let parts = [choice.text, delta.reasoning, delta.reasoning_content, delta.content];
+        let mut has_text = false;
+        for Text(part) in parts.into_iter().flatten() {
+            has_text |= !part.is_empty();
+            if let Some(text) = &mut self.answer.text {
+                text.push_str(&part);
+            }
+        }
+        if has_text {
+            let now = Instant::now();
+            match self.answer.first {
+                None => self.answer.first = Some((now - self.start).as_secs_f64()),
+                Some(_) => self.answer.gaps.push((now - self.last).as_secs_f64()),
+            }
+            self.last = now;
+        }
+        self.has_ended |= choice.finish_reason.is_some();
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Answer, Failed> {
+        if !self.is_done && !self.has_ended {
+            return Err(Failed::stream("the answer ended before the model did"));
+        }
+        self.answer.seconds = self.start.elapsed().as_secs_f64();
+        Ok(self.answer)
+    }
+}
+
+/// What an event says. Text is borrowed from it where nothing in it is escaped.
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+    object: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    delta: Option<Delta<'a>>,
+    finish_reason: Option<Text<'a>>,
+}
+
+/// What a chat's chunk adds; models that think aloud have a field of its own for it, of two names.
+#[derive(Default, Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow)]
+    content: Option<Text<'a>>,
+    reasoning: Option<Text<'a>>,
+    reasoning_content: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests;
