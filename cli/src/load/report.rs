@@ -143,3 +143,6 @@ impl Figures {
 fn round(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
 }
+
+#[cfg(test)]
+mod tests;
