@@ -25,11 +25,17 @@ const HEAD: u32 = 64;
 /// Of axes and words.
 const INK: RGBColor = RGBColor(128, 128, 128);
 
-/// The lines of a panel, in colours that people with any sight tell apart (Okabe and Ito, *Color
-/// universal design*, 2008).
-const LINES: [(&str, RGBColor, fn(&Distribution) -> f64); 2] = [
-    ("p50", RGBColor(0, 114, 178), |all| all.median),
-    ("p99", RGBColor(213, 94, 0), |all| all.p99),
+/// A line of each panel.
+struct Line {
+    name: &'static str,
+    colour: RGBColor,
+    value: fn(&Distribution) -> f64,
+}
+
+/// In colours that people with any sight tell apart (Okabe and Ito, *Color universal design*, 2008).
+const LINES: [Line; 2] = [
+    Line { name: "p50", colour: RGBColor(0, 114, 178), value: |all| all.median },
+    Line { name: "p99", colour: RGBColor(213, 94, 0), value: |all| all.p99 },
 ];
 
 /// Least distance of two labels of an axis, as its share: room for a few digits.
@@ -72,7 +78,7 @@ fn draw_panel(panel: &Area<'_>, title: &str, points: &[(f64, Distribution)]) -> 
     // Milliseconds; a gap can be shorter than the clock's grain, and 0 has no logarithm.
     let height = |seconds: f64| (1e3 * seconds).max(0.01);
     let heights: Vec<f64> =
-        points.iter().flat_map(|(_, all)| LINES.map(|(_, _, value)| height(value(all)))).collect();
+        points.iter().flat_map(|(_, all)| LINES.map(|line| height((line.value)(all)))).collect();
     let rates: Vec<f64> = points.iter().map(|(rate, _)| *rate).collect();
     let mut chart = ChartBuilder::on(panel)
         .caption(title, ("sans-serif", 15).into_font().color(&INK))
@@ -92,7 +98,7 @@ fn draw_panel(panel: &Area<'_>, title: &str, points: &[(f64, Distribution)]) -> 
         .x_desc("requests per second")
         .y_desc("ms")
         .draw()?;
-    for (_, colour, value) in LINES {
+    for Line { colour, value, .. } in LINES {
         let line = || points.iter().map(|(rate, all)| (rate.ln(), height(value(all)).ln()));
         chart.draw_series(LineSeries::new(line(), colour.stroke_width(2)))?;
         chart.draw_series(line().map(|point| Circle::new(point, 4, colour.filled())))?;
@@ -104,7 +110,7 @@ fn draw_panel(panel: &Area<'_>, title: &str, points: &[(f64, Distribution)]) -> 
 fn draw_head(head: &Area<'_>, model: &str) -> Drawn<()> {
     let words = |size: i32| ("sans-serif", size).into_font().color(&INK);
     head.draw(&Text::new(format!("{model} under load"), (16, 12), words(18)))?;
-    for (index, (name, colour, _)) in LINES.into_iter().enumerate() {
+    for (index, Line { name, colour, .. }) in LINES.into_iter().enumerate() {
         let x = 20 + 80 * index as i32;
         head.draw(&PathElement::new([(x, 48), (x + 22, 48)], colour.stroke_width(2)))?;
         head.draw(&Text::new(name, (x + 28, 41), words(13)))?;
@@ -180,7 +186,7 @@ impl Ranged for Axis {
     }
 }
 
-/// A number with three digits that count.
+/// A number with at least three digits that count.
 fn number(value: f64) -> String {
     let digits = (2 - value.log10().floor() as i32).max(0) as usize;
     let text = format!("{value:.digits$}");

@@ -33,6 +33,9 @@ const MOST_SHOWN: usize = 200;
 /// Most gaps that room is made for beforehand: most answers are shorter than they might be.
 const MOST_RESERVED: u32 = 4096;
 
+/// How long the end of a stream may take behind its last event, which is the end of the answer.
+const REST: Duration = Duration::from_secs(1);
+
 /// What was measured of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
@@ -176,7 +179,11 @@ impl Client {
                 }
             }
         }
-        reading.end()
+        let answer = reading.end()?;
+        // A server that still has the end of the stream to send would take us for gone.
+        let rest = async { while let Some(Ok(_)) = piece(&mut body).await {} };
+        let _ = tokio::time::timeout(REST, rest).await;
+        Ok(answer)
     }
 
     fn request(

@@ -47,7 +47,7 @@ pub struct Prompts {
 enum Source {
     Same(String),
     Listed(Vec<Question>),
-    Passages { passages: Passages, words: usize },
+    Passages { passages: Box<Passages>, words: usize },
 }
 
 /// Passages of a text.
@@ -98,7 +98,7 @@ impl Prompts {
             Some("json") => listed(array(&content, endpoint)),
             _ => Passages::new(content, draws).and_then(|passages| {
                 passages.check(words).map_err(|reason| format!("--prompt-words: {reason}"))?;
-                Ok(Source::Passages { passages, words })
+                Ok(Source::Passages { passages: Box::new(passages), words })
             }),
         };
         Ok(Prompts { source: source.map_err(|reason| place(&reason))?, taken: 0 })
@@ -199,7 +199,7 @@ fn question(record: Record, endpoint: Endpoint) -> Result<Option<Question>, Stri
             Prompt::Text(text)
         }
         Record { prompt: None, messages: Some(messages), conversations: None, .. } => {
-            if !messages.as_array().is_some_and(|messages| !messages.is_empty()) {
+            if messages.as_array().is_none_or(Vec::is_empty) {
                 return Err("messages must be an array with something in it".to_owned());
             }
             if endpoint == Endpoint::Completions {

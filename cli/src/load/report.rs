@@ -124,7 +124,7 @@ impl Figures {
         let mut warnings = Vec::new();
         if let Some(late) = self.late.filter(|late| late.p99 > LATE) {
             warnings.push(format!(
-                "one request in a hundred was sent {:.0} ms late or more: this program lacked processor \
+                "requests were sent up to {:.0} ms late (99th percentile): this program lacked processor \
                  time, and the load was not what was asked for",
                 1e3 * late.p99
             ));

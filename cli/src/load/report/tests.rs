@@ -85,7 +85,7 @@ rate 0.75/s: 3 requests in 4.0 s, 2 answered, 1 failed, at most 2 at once
 #[test]
 fn a_generator_behind_its_schedule_says_so() {
     let warnings = figures(Offered::Trace).warnings();
-    assert!(warnings[0].contains("50 ms late or more"), "{warnings:?}");
+    assert!(warnings[0].contains("up to 50 ms late"), "{warnings:?}");
     assert!(warnings[1].contains("did not count the tokens of 1 answers"), "{warnings:?}");
     let nothing = Figures::new(
         Offered::Unlimited,
