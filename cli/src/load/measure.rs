@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use super::Offered;
-use super::client::{Answer, Kind};
+use super::answer::Answer;
+use super::client::Kind;
 use super::runner::Sent;
 
 /// Sorted values in short, in seconds.

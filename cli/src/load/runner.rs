@@ -13,8 +13,9 @@ use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Endpoint;
+use super::answer::Answer;
 use super::arrivals::{Arrival, Bounds, Wanted};
-use super::client::{Answer, Client, Failed};
+use super::client::{Client, Failed};
 use super::dataset::{Prompt, Prompts, Question};
 use crate::progress::Work;
 

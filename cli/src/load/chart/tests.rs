@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::load::Offered;
-use crate::load::client::Answer;
+use crate::load::answer::Answer;
 use crate::load::runner::{Outcome, Sent};
 
 fn figures(rate: f64, first: f64) -> Figures {

@@ -1,7 +1,8 @@
 //! The fields of JSON, the lines of a table, and what is warned of.
 
 use super::*;
-use crate::load::client::{Answer, Failed, Kind};
+use crate::load::answer::Answer;
+use crate::load::client::{Failed, Kind};
 use crate::load::runner::{Outcome, Sent};
 
 /// Two answers and a failure in four seconds.

@@ -1,6 +1,7 @@
 //! What is read from the events of an answer.
 
 use super::*;
+use crate::load::client::Kind;
 
 fn read(events: &[&str]) -> Result<Answer, Failed> {
     let mut reading = Reading::new(8, true);
@@ -62,7 +63,7 @@ fn what_is_no_answer_says_so() {
 #[test]
 fn long_errors_are_shown_in_part() {
     let shown = said(&"ä ".repeat(500));
-    assert_eq!(shown.chars().count(), MOST_SHOWN + 2);
+    assert_eq!(shown.chars().count(), 202);
     assert_eq!(said(r#"{"detail":"Not Found"}"#), "Not Found");
     assert_eq!(said(r#"{"error":"busy"}"#), "busy");
 }
