@@ -40,11 +40,11 @@ pub struct Load {
     #[arg(long, value_name = "URL")]
     pub(super) url: String,
 
-    /// Key that the server wants; others on this machine see it while the program runs
-    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    /// Key that the server wants; others on this machine see it on the command line
+    #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
 
-    /// File with the key that the server wants
+    /// File with nothing but the key that the server wants; it goes before --api-key
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
@@ -259,9 +259,15 @@ impl Load {
     /// The server's key.
     pub(super) fn key(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
-        let place = |error| Failure::usage(format!("--api-key-file {}: {error}", path.display()));
-        let key = std::fs::read_to_string(path).map_err(place)?;
-        Ok(Some(key.trim().to_owned()))
+        let place = |reason: &dyn Display| {
+            Failure::usage(format!("--api-key-file {}: {reason}", path.display()))
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| place(&error))?;
+        let mut words = text.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(key), None) => Ok(Some(key.to_owned())),
+            _ => Err(place(&"there must be one key in it and nothing else")),
+        }
     }
 
     /// Where prompts come from.

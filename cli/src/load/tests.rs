@@ -273,14 +273,18 @@ fn wrong_options_are_refused_before_anything_is_sent() {
     }
 }
 
-/// A key in a file ends with its line, which is no part of it.
+/// A key in a file ends with its line, which is no part of it, and goes before other keys.
 #[test]
 fn a_key_is_read_from_a_file() {
     let (url, asked) = serve();
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = folder.path().join("key");
+    let options =
+        format!("--prompt x --requests 1 --api-key x --api-key-file {}", Path::display(&path));
     std::fs::write(&path, "secret\n").expect("a file");
-    let options = format!("--prompt x --requests 1 --api-key-file {}", Path::display(&path));
     measure(&url, &options, &[]).expect("figures");
     assert_eq!(asked.lock().expect("the server is done")[0]["authorised"], true);
+    std::fs::write(&path, "name secret\n").expect("a file");
+    let failure = measure(&url, &options, &[]).expect_err("a name is no key");
+    assert!(failure.code == 2 && failure.message.contains("there must be one key"), "{failure}");
 }
