@@ -258,7 +258,9 @@ impl Load {
 
     /// The server's key.
     pub(super) fn key(&self) -> Result<Option<String>, Failure> {
-        let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
+        // A variable of the environment that is set to nothing is no key.
+        let key = self.api_key.clone().filter(|key| !key.is_empty());
+        let Some(path) = &self.api_key_file else { return Ok(key) };
         let place = |reason: &dyn Display| {
             Failure::usage(format!("--api-key-file {}: {reason}", path.display()))
         };
