@@ -11,6 +11,7 @@ mod eval;
 mod execute;
 mod failure;
 mod inspect;
+mod load;
 mod make_model;
 mod options;
 mod perplexity;
@@ -30,6 +31,7 @@ pub use eval::Eval;
 pub use execute::Execute;
 pub use failure::Failure;
 pub use inspect::Inspect;
+pub use load::Load;
 pub use make_model::{MakeModel, write_model};
 pub use options::{
     ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, KvTypeOption, ModelOptions,
@@ -64,6 +66,8 @@ enum Command {
     Bench(Box<Bench>),
     /// Measure what compressed caches cost: tasks and texts, beside a cache that keeps every row
     Eval(Box<Eval>),
+    /// Measure a server under load: time to the first token, between tokens, tokens per second
+    Load(Box<Load>),
     /// Write a model with random weights, to measure speed with
     MakeModel(MakeModel),
     /// Write a shell's completion script to standard output
@@ -78,6 +82,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Inspect(inspect) => inspect.run(),
         Command::Bench(bench) => bench.run(),
         Command::Eval(eval) => eval.run(),
+        Command::Load(load) => load.run(),
         Command::MakeModel(make_model) => make_model.run(),
         Command::Completions(completions) => completions.run(),
     };

@@ -40,6 +40,17 @@ impl Progress {
         self.bar(ProgressBar::new(bytes), template, what)
     }
 
+    /// Work of so many pieces, if their number is known.
+    pub fn start_count(&self, what: &'static str, count: Option<u64>) -> Work {
+        match count {
+            Some(count) => {
+                let template = "{msg:10} [{wide_bar}] {pos} of {len}, {elapsed}";
+                self.bar(ProgressBar::new(count), template, what)
+            }
+            None => self.bar(ProgressBar::no_length(), "{spinner} {msg}: {pos}, {elapsed}", what),
+        }
+    }
+
     fn bar(&self, bar: ProgressBar, template: &str, what: &'static str) -> Work {
         if !self.visible {
             bar.set_draw_target(ProgressDrawTarget::hidden());
