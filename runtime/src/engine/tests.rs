@@ -324,6 +324,42 @@ fn a_cancelled_request_is_reported_and_its_slot_is_used_again() {
 }
 
 #[test]
+fn rows_that_a_request_has_left_serve_its_owner_alone() {
+    let mut engine = Engine::new(fake(1, 8), None, vec![]);
+    let mut reused = |owner| {
+        let asked = Request { owner, ..request(1, 6, 2) };
+        engine.generate(vec![asked]).unwrap()[0].usage.reused_tokens
+    };
+    assert_eq!(reused(1), 0);
+    assert_eq!(reused(1), 5);
+    assert_eq!(reused(2), 0);
+    assert_eq!(reused(1), 0);
+}
+
+#[test]
+fn a_bias_decides_and_probabilities_are_those_before_it() {
+    let mut engine = Engine::new(fake(2, 8), None, vec![]);
+    let plain = Request { sampling: SamplingOptions::default(), ..request(1, 3, 1) };
+    let unbiased = engine.generate(vec![plain.clone()]).unwrap()[0].ids[0];
+    let other = if unbiased == 0 { 1 } else { 0 };
+    let logit_bias = vec![(other, 1e3)];
+    let sampling = SamplingOptions { logit_bias, ..SamplingOptions::default() };
+    let biased = Request { sampling, logprobs: Some(1), ..plain };
+    engine.submit(biased).unwrap();
+    let mut seen = Vec::new();
+    while engine.step(|_, event| {
+        if let Event::Token { token, logprobs, .. } = event {
+            seen.push((token, logprobs.cloned()));
+        }
+    }) {}
+    let (token, logprobs) = seen[0].clone();
+    let logprobs = logprobs.unwrap();
+    assert_eq!(token, other);
+    assert_eq!(logprobs.best[0].0, unbiased);
+    assert!(logprobs.chosen <= logprobs.best[0].1);
+}
+
+#[test]
 fn requests_that_cannot_be_served_are_refused() {
     let mut engine = Engine::new(fake(1, 16), None, vec![]);
     let mut refuse = |request| engine.submit(request).unwrap_err();

@@ -13,6 +13,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
@@ -22,6 +23,25 @@ use super::limits::Limits;
 
 /// How long to wait when the system has no descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
+
+/// Files that a server has open besides its connections, at most.
+const OTHER_FILES: u64 = 64;
+
+/// Asks the system for as many files as there may be connections: what a process begins with is often
+/// less.
+pub fn raise_file_limit(connections: usize) {
+    let wanted = connections as u64 + OTHER_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let (Some(current), wanted) = (current, maximum.map_or(wanted, |most| wanted.min(most))) else {
+        return;
+    };
+    if current < wanted {
+        let limit = Rlimit { current: Some(wanted), maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, current, wanted, "the limit of open files stays");
+        }
+    }
+}
 
 /// Connections that are open.
 pub struct Connections {

@@ -33,7 +33,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use app::{App, Ids};
 use board::Board;
-use connections::Connections;
+use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
@@ -179,6 +179,7 @@ async fn run(
         draining: AtomicBool::new(false),
         ids: Ids::default(),
     });
+    raise_file_limit(limits.connections);
     let connections = Connections::new(limits, board);
     let (drain, draining) = watch::channel(false);
     let router = routes::router(Arc::clone(&app));
