@@ -1,6 +1,7 @@
 //! A compiled program that serves, and a client that says exactly what is to be said: also what no
 //! well-behaved client would say.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -52,8 +53,18 @@ impl Response {
 impl Server {
     /// Starts a program on a port of its own and waits until it listens.
     pub fn start(binary: &Binary, options: &[&str]) -> Result<Server> {
+        Server::start_in(binary, options, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn start_in(
+        binary: &Binary,
+        options: &[&str],
+        environment: &[(&str, &OsStr)],
+    ) -> Result<Server> {
         let mut command = Command::new(binary.path());
         command.args(["serve", "--port", "0"]).args(options);
+        command.envs(environment.iter().copied());
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let errors = child.stderr.take().context("standard error is piped")?;
         let (sender, lines) = channel();

@@ -19,7 +19,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 11] = [
+    let checks: [Check; 12] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         ("limits", limits),
         ("drain", drain),
         ("overdue", overdue),
+        ("notices", notices),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
@@ -611,5 +612,28 @@ fn overdue() -> Result<()> {
     ensure!(response.status == 504, "{} {}", response.status, response.body);
     ensure!(response.json()?["error"]["code"] == "deadline_exceeded", "{}", response.body);
     server.until("an empty server", |status| status["slots"]["running"] == 0)?;
+    Ok(())
+}
+
+/// A service manager hears when the server listens and when it drains; a key comes from the environment.
+fn notices() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let environment = [("NOTIFY_SOCKET", path.as_os_str()), ("WEIR_API_KEY", "key".as_ref())];
+    let server = Server::start_in(program()?.as_ref(), &[], &environment)?;
+    let hear = || -> Result<String> {
+        let mut bytes = [0; 256];
+        let length = manager.recv(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..length]).trim().to_owned())
+    };
+    ensure!(hear()? == "READY=1", "it did not say that it listens");
+    ensure!(server.get("/v1/models")?.status == 401, "without the key");
+    let field = "authorization: Bearer key";
+    ensure!(server.ask("GET", "/v1/models", &[field], "")?.status == 200, "with the key");
+    server.signal("TERM")?;
+    ensure!(hear()? == "STOPPING=1", "it did not say that it stops");
+    ensure!(server.wait()?.success(), "it was told to stop");
     Ok(())
 }

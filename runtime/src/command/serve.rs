@@ -1,15 +1,17 @@
 //! `serve`: answers requests over HTTP.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use listenfd::ListenFd;
+use sd_notify::NotifyState;
 
 use super::numbers::whole;
 use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use super::say;
-use crate::serve::{Limits, ServerOptions, memory_ceiling, serve};
+use crate::serve::{Happening, Limits, ServerOptions, memory_ceiling, serve};
 use crate::{Model, RuntimeError};
 
 /// What the help says at its end.
@@ -97,6 +99,7 @@ impl Serve {
     pub fn run(&self, model: Model) -> Result<(), RuntimeError> {
         let options = ServerOptions {
             address: SocketAddr::new(self.host, self.port),
+            listener: given_socket()?,
             runtime: self.blocks.over(self.drafting.over(self.runtime.resolve())),
             name: self.model_name.clone(),
             key_file: self.api_key_file.clone(),
@@ -114,8 +117,15 @@ impl Serve {
         };
         self.write_logs();
         say(format_args!("{}", memory_ceiling(&model, &options)?));
-        serve(model, options, |address| {
-            say(format_args!("listening at http://{address}"));
+        serve(model, options, |happening| match happening {
+            Happening::Listens(address) => {
+                say(format_args!("listening at http://{address}"));
+                notify(NotifyState::Ready);
+            }
+            Happening::Drains => {
+                say(format_args!("finishing answers"));
+                notify(NotifyState::Stopping);
+            }
         })
     }
 
@@ -133,5 +143,18 @@ impl Serve {
             LogForm::Text => lines.with_ansi(false).try_init(),
             LogForm::Json => lines.json().flatten_event(true).try_init(),
         };
+    }
+}
+
+/// The socket that systemd has opened for this program, if it has.
+fn given_socket() -> Result<Option<TcpListener>, RuntimeError> {
+    let given = ListenFd::from_env().take_tcp_listener(0);
+    given.map_err(|error| RuntimeError::Machine(format!("the socket that was given: {error}")))
+}
+
+/// Tells the service manager, if there is one.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the service manager was not told");
     }
 }

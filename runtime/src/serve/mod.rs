@@ -44,10 +44,12 @@ use crate::memory::MemoryCeiling;
 use crate::{Model, RuntimeError, RuntimeOptions, cores};
 
 /// How a server runs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ServerOptions {
     /// Where it listens.
     pub address: SocketAddr,
+    /// A socket that listens already, in place of that.
+    pub listener: Option<std::net::TcpListener>,
     /// How the model runs.
     pub runtime: RuntimeOptions,
     /// The name by which requests call the model; the model's own if absent.
@@ -71,12 +73,13 @@ pub struct ServerOptions {
 }
 
 /// Serves until the process is told to stop (`SIGTERM`, `SIGINT`): then answers that are being given are
-/// finished, within their time. `started` is told where it listens.
+/// finished, within their time. `tell` is told what the server comes to.
 pub fn serve(
     model: Model,
-    options: ServerOptions,
-    started: impl FnOnce(SocketAddr),
+    mut options: ServerOptions,
+    tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
+    let listener = listen(&mut options)?;
     let keys = read_keys(&options)?;
     if keys.is_empty() && !options.address.ip().is_loopback() && !options.is_open {
         return Err(RuntimeError::Options(format!(
@@ -91,7 +94,31 @@ pub fn serve(
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
-    runtime.block_on(run(model, options, keys, started))
+    runtime.block_on(run(model, options, keys, listener, tell))
+}
+
+/// What a server comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// Requests are answered at this address from now on.
+    Listens(SocketAddr),
+    /// It was told to stop, and finishes its answers.
+    Drains,
+}
+
+/// The socket to listen at; `options` says its address afterwards.
+fn listen(options: &mut ServerOptions) -> Result<std::net::TcpListener, RuntimeError> {
+    let failed = |address: &dyn std::fmt::Display, source| {
+        RuntimeError::Machine(format!("cannot listen at {address}: {source}"))
+    };
+    let listener = match options.listener.take() {
+        Some(listener) => listener,
+        None => std::net::TcpListener::bind(options.address)
+            .map_err(|source| failed(&options.address, source))?,
+    };
+    let prepared = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
+    options.address = prepared.map_err(|source| failed(&"the socket that was given", source))?;
+    Ok(listener)
 }
 
 /// Bytes of text and JSON for a token of an answer that its client has not read yet.
@@ -121,12 +148,11 @@ async fn run(
     model: Model,
     options: ServerOptions,
     keys: Keys,
-    started: impl FnOnce(SocketAddr),
+    listener: std::net::TcpListener,
+    mut tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
-    let listening =
-        |source| RuntimeError::Machine(format!("cannot listen at {}: {source}", options.address));
-    let listener = TcpListener::bind(options.address).await.map_err(listening)?;
-    let address = listener.local_addr().map_err(listening)?;
+    let listener = TcpListener::from_std(listener)
+        .map_err(|error| RuntimeError::Machine(format!("the server cannot listen: {error}")))?;
     let signals = Signals::watch()?;
     let ceiling = memory_ceiling(&model, &options)?;
     // Requests are answered from the first on, so what can fail does so now.
@@ -184,11 +210,11 @@ async fn run(
     let (drain, draining) = watch::channel(false);
     let router = routes::router(Arc::clone(&app));
     let accepting = tokio::spawn(Arc::clone(&connections).accept(listener, router, draining));
-    started(address);
+    tell(Happening::Listens(options.address));
     let outcome = until_stopped(&app, &options, signals, death).await;
     app.draining.store(true, Ordering::Relaxed);
     if outcome.is_ok() {
-        tracing::info!("draining");
+        tell(Happening::Drains);
         let end = Instant::now() + options.drain;
         // New connections learn that the server is not ready, until the last answer is given.
         while app.places.available_permits() < all_places && Instant::now() < end {
