@@ -105,6 +105,17 @@ impl Model {
         self.encode_with(text, false)
     }
 
+    /// Bytes of the longest text that can fit into the context: longer ones have too many tokens, for none
+    /// stands for more bytes than the vocabulary's longest.
+    pub fn longest_text(&self) -> Result<usize, RuntimeError> {
+        // An unknown character, or a run of spaces that the tokenizer drops, is longer than its token.
+        const LEAST: usize = 32;
+        let Some(tokenizer) = self.tokenizer()? else { return Ok(0) };
+        let bytes = |id| tokenizer.token_bytes(id).map_or(0, |bytes| bytes.len());
+        let longest = (0..tokenizer.vocabulary()).map(bytes).max().unwrap_or(0).max(LEAST);
+        Ok((self.compiled.header().context as usize).saturating_mul(longest))
+    }
+
     /// Ids of a conversation. Its template writes all special tokens itself.
     pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, RuntimeError> {
         let text = self.template()?.render(messages, true)?;

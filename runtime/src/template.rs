@@ -39,6 +39,10 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat template";
 
+/// Instructions that a template may take: a hundred thousand messages at a hundred each. One that never
+/// ends is refused instead.
+const FUEL: u64 = 10_000_000;
+
 fn part(error: Error) -> RuntimeError {
     let mut reason = error.to_string();
     let mut source = std::error::Error::source(&error);
@@ -58,6 +62,7 @@ impl ChatTemplate {
     ) -> Result<ChatTemplate, RuntimeError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_fuel(Some(FUEL));
         environment.set_syntax(syntax.map_err(part)?);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -266,6 +271,14 @@ mod tests {
         let error = render("{{ raise_exception('roles must alternate') }}").err().unwrap();
         assert!(error.to_string().contains("roles must alternate"), "{error}");
         assert!(render("{% if %}").is_err());
+    }
+
+    #[test]
+    fn a_template_that_does_not_end_is_refused() {
+        let twice =
+            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+        let error = render(twice).err().unwrap();
+        assert!(error.to_string().contains("fuel"), "{error}");
     }
 
     #[test]

@@ -343,6 +343,8 @@ fn mistakes() -> Result<()> {
         (text, completion(json!({"prompt": [1, -1]})), 400, "prompt".into()),
         (text, completion(json!({"prompt": [99_999_999]})), 400, "prompt".into()),
         (text, completion(json!({"prompt": long})), 400, "prompt".into()),
+        (text, completion(json!({"prompt": "a".repeat(1 << 20)})), 400, "prompt".into()),
+        (text, completion(json!({"prompt": vec![[1]; 65]})), 400, "prompt".into()),
         (text, completion(json!({"stream_options": {}})), 400, "stream_options".into()),
         (text, json!({}), 400, Value::Null),
         (text, json!([]), 400, Value::Null),

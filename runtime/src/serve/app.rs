@@ -17,6 +17,7 @@ use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
 use super::worker::Job;
 use crate::memory::MemoryCeiling;
+use crate::template::ChatMessage;
 use crate::{Model, Request, RequestRules};
 
 /// Shared by all connections.
@@ -41,6 +42,8 @@ pub struct App {
     pub rows_of_slot: u32,
     /// What was printed when the server started.
     pub ceiling: MemoryCeiling,
+    /// Bytes of the longest text that can fit into the context.
+    pub longest_text: usize,
     /// Memory for bodies that are being read.
     pub body_budget: Arc<Semaphore>,
     /// How long a request waits for a slot, and until when it must be answered.
@@ -121,6 +124,32 @@ impl App {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a text that cannot fit, whatever its tokens are, before time and memory are spent on them.
+    pub fn check_text(&self, field: &str, text: &str) -> Result<(), Failure> {
+        if text.len() <= self.longest_text {
+            return Ok(());
+        }
+        let message = format!(
+            "{} bytes of text cannot fit into the model's context of {} tokens",
+            text.len(),
+            self.rules.context
+        );
+        Err(Failure::field(field, message).coded("context_length_exceeded"))
+    }
+
+    /// Ids of a text, which is that of a field.
+    pub fn encode(&self, field: &str, text: &str) -> Result<Vec<u32>, Failure> {
+        self.check_text(field, text)?;
+        Ok(self.model.encode(text)?)
+    }
+
+    /// Ids of a conversation.
+    pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Failure> {
+        let text = self.model.template()?.render(messages, true)?;
+        self.check_text("messages", &text)?;
+        Ok(self.model.encode_plain(&text)?)
     }
 
     /// Queues requests, `samples` answers to each.

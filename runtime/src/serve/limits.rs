@@ -17,16 +17,6 @@ pub struct Limits {
     pub url_bytes: usize,
     /// Levels of JSON.
     pub json_depth: usize,
-    /// Answers to a prompt.
-    pub samples: u32,
-    /// Prompts of a request.
-    pub prompts: usize,
-    /// Stop texts, and the bytes of each.
-    pub stops: (usize, usize),
-    /// Entries of `logit_bias`.
-    pub biases: usize,
-    /// Alternatives reported with a token.
-    pub logprobs: u32,
     /// Until a head is complete.
     pub head: Duration,
     /// Between two pieces of a body.
@@ -43,6 +33,26 @@ pub struct Limits {
     pub connections_of_address: usize,
 }
 
+/// Answers to a prompt.
+pub const SAMPLES: u32 = 8;
+
+/// Prompts of a request.
+pub const PROMPTS: usize = 64;
+
+/// Messages of a conversation.
+pub const MESSAGES: usize = 4096;
+
+/// Stop texts, and the bytes of each.
+pub const STOPS: usize = 16;
+/// See above.
+pub const STOP_BYTES: usize = 256;
+
+/// Entries of `logit_bias`.
+pub const BIASES: usize = 1024;
+
+/// Alternatives reported with a token.
+pub const LOGPROBS: u32 = 20;
+
 /// Threads that read requests: parse, apply templates, tokenize.
 pub const READERS: usize = 2;
 
@@ -50,17 +60,25 @@ pub const READERS: usize = 2;
 /// leave unused. The buffer for heads is [`Limits::head_bytes`] at most, beside it.
 const CONNECTION_BYTES: usize = 16 << 10;
 
-/// Bytes that a reader holds for each of a body's while it turns it into tokens: the fields' texts, what
-/// the template makes of them, pieces of the tokenizer, and four bytes for a token of one.
-const READING: usize = 12;
+/// Bytes that a reader holds for each of a body's: fields of the smallest messages that JSON can write,
+/// and what a template makes of them.
+const READING: usize = 8;
+
+/// Bytes that a tokenizer holds for each of a text's: pieces of a letter or two with their places, merges,
+/// ids (45 seen with a text of two letters a word).
+const TOKENIZING: usize = 64;
 
 impl Limits {
-    /// What a server within these limits holds at most, besides the engine, in bytes. `answer_bytes` are
-    /// those of all answers that can be given or wait at once.
-    pub fn memory(&self, answer_bytes: u64) -> u64 {
+    /// What a server within these limits holds at most, besides the engine, in bytes. `text_bytes` are
+    /// those of the longest text that is tokenized, `answer_bytes` those of all answers that can be given
+    /// or wait at once.
+    pub fn memory(&self, text_bytes: usize, answer_bytes: u64) -> u64 {
         let connections = self.connections.saturating_mul(CONNECTION_BYTES + self.head_bytes);
-        let reading = (READERS * READING).saturating_mul(self.body_bytes);
-        let own = connections.saturating_add(reading).saturating_add(self.all_body_bytes);
+        let text = TOKENIZING.saturating_mul(text_bytes.min(self.body_bytes));
+        let reader = READING.saturating_mul(self.body_bytes).saturating_add(text);
+        let own = connections
+            .saturating_add(READERS.saturating_mul(reader))
+            .saturating_add(self.all_body_bytes);
         (own as u64).saturating_add(answer_bytes)
     }
 }
@@ -74,11 +92,6 @@ impl Default for Limits {
             headers: 100,
             url_bytes: 8 << 10,
             json_depth: 64,
-            samples: 8,
-            prompts: 64,
-            stops: (16, 256),
-            biases: 1024,
-            logprobs: 20,
             head: Duration::from_secs(10),
             body_idle: Duration::from_secs(30),
             body_total: Duration::from_secs(60),

@@ -133,7 +133,8 @@ pub fn memory_ceiling(
     let header = model.compiled().header();
     let slots = options.runtime.slots.unwrap_or(header.slots);
     let answers = u64::from(slots) * u64::from(header.context);
-    Ok(MemoryCeiling { server: options.limits.memory(answers * TOKEN_BYTES), ..engine })
+    let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
+    Ok(MemoryCeiling { server, ..engine })
 }
 
 fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
@@ -159,7 +160,7 @@ async fn run(
     if !model.compiled().chat_template().is_empty() {
         model.template()?;
     }
-    model.tokenizer()?;
+    let longest_text = model.longest_text()?;
     let engine = model.engine(&options.runtime)?;
     let (rules, slots) = (engine.rules(), engine.model().shape().slots);
     let rows_of_slot = model.compiled().layouts().iter().map(|layout| layout.rows).max();
@@ -195,6 +196,7 @@ async fn run(
         slots,
         rows_of_slot,
         ceiling,
+        longest_text,
         body_budget: Arc::new(Semaphore::new(limits.all_body_bytes / json::BUDGET_UNIT)),
         queue_timeout: options.queue_timeout,
         request_timeout: options.request_timeout,

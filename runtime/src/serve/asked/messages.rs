@@ -1,10 +1,13 @@
 //! Messages of a conversation.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use std::fmt::Formatter;
+
+use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::unsupported;
 use crate::serve::failure::Failure;
+use crate::serve::limits::MESSAGES;
 use crate::template::ChatMessage;
 
 /// A message as it is sent.
@@ -15,8 +18,7 @@ pub struct MessageFields {
     tool_calls: Option<Vec<IgnoredAny>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of parts")]
+#[derive(Debug)]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
@@ -29,10 +31,40 @@ struct Part {
     text: Option<String>,
 }
 
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Content;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text or a list of parts")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = list.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Content::Parts(parts))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
 /// The messages that a template sees.
 pub fn read_messages(messages: &[MessageFields]) -> Result<Vec<ChatMessage>, Failure> {
     if messages.is_empty() {
         return Err(Failure::field("messages", "there is no message"));
+    }
+    if messages.len() > MESSAGES {
+        let message = format!("{} messages, but there may be {MESSAGES} at most", messages.len());
+        return Err(Failure::field("messages", message));
     }
     (0..).zip(messages).map(|(index, message)| read_message(index, message)).collect()
 }

@@ -3,19 +3,20 @@
 //! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
+mod lists;
 mod messages;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+pub use lists::Prompts;
+use lists::{Biases, Stops};
 pub use messages::{MessageFields, read_messages};
 
 use super::failure::Failure;
-use super::limits::Limits;
+use super::limits::{SAMPLES, STOP_BYTES};
 use crate::sampling::random_seed;
 use crate::{Model, Request, SamplingOptions};
 
@@ -27,7 +28,7 @@ pub struct GenerationFields {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     n: Option<u32>,
-    stop: Option<OneOrMany>,
+    stop: Option<Stops>,
     stop_token_ids: Option<Vec<u32>>,
     seed: Option<i64>,
     temperature: Option<f32>,
@@ -37,7 +38,7 @@ pub struct GenerationFields {
     repetition_penalty: Option<f32>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<String, f32>>,
+    logit_bias: Option<Biases>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     ignore_eos: Option<bool>,
@@ -65,13 +66,6 @@ struct Typed {
     name: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts")]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
 /// What is wanted, but for the prompt.
 #[derive(Clone, Debug)]
 pub struct Generation {
@@ -87,12 +81,11 @@ pub struct Generation {
 
 impl GenerationFields {
     /// What they mean for this model.
-    pub fn resolve(&self, model: &Model, limits: &Limits) -> Result<Generation, Failure> {
+    pub fn resolve(&self, model: &Model) -> Result<Generation, Failure> {
         self.refuse_unsupported()?;
         let samples = self.n.unwrap_or(1);
-        if samples == 0 || samples > limits.samples {
-            let message =
-                format!("n is {samples}, but it must be between 1 and {}", limits.samples);
+        if samples == 0 || samples > SAMPLES {
+            let message = format!("n is {samples}, but it must be between 1 and {SAMPLES}");
             return Err(Failure::field("n", message));
         }
         let max_tokens = match (self.max_completion_tokens, self.max_tokens) {
@@ -106,8 +99,8 @@ impl GenerationFields {
         }
         let request = Request {
             max_tokens,
-            sampling: self.sampling(model, limits)?,
-            stop: self.stops(limits)?,
+            sampling: self.sampling(model)?,
+            stop: self.stops()?,
             stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             priority: self.priority.unwrap_or(i32::MIN),
@@ -141,7 +134,7 @@ impl GenerationFields {
         }
     }
 
-    fn sampling(&self, model: &Model, limits: &Limits) -> Result<SamplingOptions, Failure> {
+    fn sampling(&self, model: &Model) -> Result<SamplingOptions, Failure> {
         let own = served_defaults(model);
         let options = SamplingOptions {
             temperature: self.temperature.unwrap_or(own.temperature),
@@ -158,7 +151,7 @@ impl GenerationFields {
             repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-            logit_bias: self.biases(limits)?,
+            logit_bias: self.biases()?,
             // A negative seed is as good as any.
             seed: self.seed.map_or_else(random_seed, i64::cast_unsigned),
         };
@@ -166,14 +159,9 @@ impl GenerationFields {
         Ok(options)
     }
 
-    fn biases(&self, limits: &Limits) -> Result<Vec<(u32, f32)>, Failure> {
-        let Some(given) = &self.logit_bias else { return Ok(Vec::new()) };
-        if given.len() > limits.biases {
-            let message =
-                format!("{} entries, but there may be {} at most", given.len(), limits.biases);
-            return Err(Failure::field("logit_bias", message));
-        }
-        let bias = |(token, bias): (&String, &f32)| {
+    fn biases(&self) -> Result<Vec<(u32, f32)>, Failure> {
+        let Some(Biases(given)) = &self.logit_bias else { return Ok(Vec::new()) };
+        let bias = |(token, bias): &(String, f32)| {
             let field = || format!("logit_bias.{token}");
             let id = token.parse().map_err(|_| {
                 Failure::field(field(), format!("{token:?} is not the number of a token"))
@@ -187,26 +175,17 @@ impl GenerationFields {
         given.iter().map(bias).collect()
     }
 
-    fn stops(&self, limits: &Limits) -> Result<Vec<String>, Failure> {
-        let stops = match &self.stop {
-            None => return Ok(Vec::new()),
-            Some(OneOrMany::One(stop)) => vec![stop.clone()],
-            Some(OneOrMany::Many(stops)) => stops.clone(),
-        };
-        let (most, bytes) = limits.stops;
-        if stops.len() > most {
-            let message = format!("{} stop texts, but there may be {most} at most", stops.len());
-            return Err(Failure::field("stop", message));
-        }
-        match stops.iter().find(|stop| stop.is_empty() || stop.len() > bytes) {
+    fn stops(&self) -> Result<Vec<String>, Failure> {
+        let Some(Stops(stops)) = &self.stop else { return Ok(Vec::new()) };
+        match stops.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
             Some(stop) => {
                 let message = format!(
-                    "a stop text has {} bytes, but it must have between 1 and {bytes}",
+                    "a stop text has {} bytes, but it must have between 1 and {STOP_BYTES}",
                     stop.len()
                 );
                 Err(Failure::field("stop", message))
             }
-            None => Ok(stops),
+            None => Ok(stops.clone()),
         }
     }
 }

@@ -8,16 +8,17 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::Request;
 use crate::serve::answer;
 use crate::serve::app::{App, now};
 use crate::serve::asked::{
-    Generation, GenerationFields, MessageFields, read_messages, unsupported,
+    Generation, GenerationFields, MessageFields, Prompts, read_messages, unsupported,
 };
 use crate::serve::failure::Failure;
 use crate::serve::forms::{Form, Letterhead};
 use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
-use crate::{Model, Request};
+use crate::serve::limits::LOGPROBS;
 
 /// Fields of a conversation besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -35,18 +36,6 @@ struct TextFields {
     echo: Option<bool>,
     suffix: Option<String>,
     best_of: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a text, a list of texts, token ids, or a list of lists of token ids"
-)]
-enum Prompts {
-    Text(String),
-    Texts(Vec<String>),
-    Ids(Vec<u32>),
-    ManyIds(Vec<Vec<u32>>),
 }
 
 /// What is left to do once a request has been read.
@@ -98,7 +87,7 @@ fn read_chat(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let common: GenerationFields = body.parse(&app.limits)?;
     let fields: ChatFields = body.parse(&app.limits)?;
     app.check_model(common.model.as_deref())?;
-    let generation = common.resolve(&app.model, &app.limits)?;
+    let generation = common.resolve(&app.model)?;
     let logprobs = match (fields.logprobs.unwrap_or(false), fields.top_logprobs) {
         (true, count) => Some(count.unwrap_or(0)),
         (false, None | Some(0)) => None,
@@ -107,9 +96,9 @@ fn read_chat(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
             return Err(Failure::field("top_logprobs", message));
         }
     };
-    check_logprobs("top_logprobs", logprobs, app)?;
+    check_logprobs("top_logprobs", logprobs)?;
     let messages = read_messages(&fields.messages)?;
-    let prompts = vec![app.model.encode_chat(&messages)?];
+    let prompts = vec![app.encode_chat(&messages)?];
     Ok(Asked { form: Form::Chat, prompts, generation, logprobs })
 }
 
@@ -117,10 +106,10 @@ fn read_text(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let common: GenerationFields = body.parse(&app.limits)?;
     let fields: TextFields = body.parse(&app.limits)?;
     app.check_model(common.model.as_deref())?;
-    let mut generation = common.resolve(&app.model, &app.limits)?;
+    let mut generation = common.resolve(&app.model)?;
     // OpenAI's default for this interface.
     generation.request.max_tokens = generation.request.max_tokens.or(Some(16));
-    check_logprobs("logprobs", fields.logprobs, app)?;
+    check_logprobs("logprobs", fields.logprobs)?;
     let refused = [
         ("echo", fields.echo == Some(true)),
         ("suffix", fields.suffix.is_some_and(|suffix| !suffix.is_empty())),
@@ -133,11 +122,10 @@ fn read_text(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     Ok(Asked { form: Form::Text, prompts, generation, logprobs: fields.logprobs })
 }
 
-fn check_logprobs(field: &str, count: Option<u32>, app: &App) -> Result<(), Failure> {
-    let most = app.limits.logprobs;
+fn check_logprobs(field: &str, count: Option<u32>) -> Result<(), Failure> {
     match count {
-        Some(count) if count > most => {
-            let message = format!("{field} is {count}, but it must be {most} at most");
+        Some(count) if count > LOGPROBS => {
+            let message = format!("{field} is {count}, but it must be {LOGPROBS} at most");
             Err(Failure::field(field, message))
         }
         _ => Ok(()),
@@ -145,27 +133,16 @@ fn check_logprobs(field: &str, count: Option<u32>, app: &App) -> Result<(), Fail
 }
 
 fn read_prompts(prompts: Prompts, app: &App) -> Result<Vec<Vec<u32>>, Failure> {
-    let model: &Model = &app.model;
     let prompts = match prompts {
-        Prompts::Text(text) => vec![model.encode(&text)?],
         Prompts::Texts(texts) => {
-            check_count(texts.len(), app)?;
-            texts.iter().map(|text| model.encode(text)).collect::<Result<_, _>>()?
+            texts.iter().map(|text| app.encode("prompt", text)).collect::<Result<_, _>>()?
         }
-        Prompts::Ids(ids) => vec![ids],
-        Prompts::ManyIds(lists) => lists,
+        Prompts::Ids(lists) => lists,
     };
-    check_count(prompts.len(), app)?;
-    Ok(prompts)
-}
-
-fn check_count(prompts: usize, app: &App) -> Result<(), Failure> {
-    let most = app.limits.prompts;
-    if prompts == 0 || prompts > most {
-        let message = format!("{prompts} prompts, but there must be between 1 and {most}");
-        return Err(Failure::field("prompt", message));
+    match prompts.is_empty() {
+        true => Err(Failure::field("prompt", "there is no prompt")),
+        false => Ok(prompts),
     }
-    Ok(())
 }
 
 async fn serve(app: &Arc<App>, tenant: Tenant, asked: Asked) -> Result<Response, Failure> {

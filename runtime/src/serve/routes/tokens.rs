@@ -37,10 +37,11 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respons
         app.check_model(fields.model.as_deref())?;
         let tokens = match (&fields.prompt, &fields.messages) {
             (Some(text), None) if fields.add_special_tokens == Some(false) => {
+                app.check_text("prompt", text)?;
                 app.model.encode_plain(text)?
             }
-            (Some(text), None) => app.model.encode(text)?,
-            (None, Some(messages)) => app.model.encode_chat(&read_messages(messages)?)?,
+            (Some(text), None) => app.encode("prompt", text)?,
+            (None, Some(messages)) => app.encode_chat(&read_messages(messages)?)?,
             _ => return Err(Failure::field("prompt", "either prompt or messages is needed")),
         };
         let count = tokens.len();

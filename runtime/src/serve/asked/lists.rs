@@ -1,0 +1,159 @@
+//! Fields that are one thing or a list of them, read as they come.
+//!
+//! Serde's way for such fields keeps everything first, at forty times the length of the smallest lists;
+//! here nothing is kept but what is meant, and what is too long is refused at its first entry too many.
+
+use std::fmt::Formatter;
+
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::serve::limits::{BIASES, PROMPTS, STOPS};
+
+/// Stop texts: one, or a list.
+#[derive(Debug)]
+pub struct Stops(pub Vec<String>);
+
+/// Biases by the token's number.
+#[derive(Debug)]
+pub struct Biases(pub Vec<(String, f32)>);
+
+/// Prompts: a text, texts, token ids, or lists of token ids.
+#[derive(Debug)]
+pub enum Prompts {
+    /// Texts.
+    Texts(Vec<String>),
+    /// Token ids of each prompt.
+    Ids(Vec<Vec<u32>>),
+}
+
+/// Adds the rest of a list, which has `most` entries at most.
+fn rest_of<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    mut list: A,
+    mut begun: Vec<T>,
+    most: usize,
+) -> Result<Vec<T>, A::Error> {
+    while begun.len() < most {
+        match list.next_element()? {
+            Some(element) => begun.push(element),
+            None => return Ok(begun),
+        }
+    }
+    match list.next_element::<IgnoredAny>()? {
+        None => Ok(begun),
+        Some(_) => Err(A::Error::custom(format_args!("there may be {most} entries at most"))),
+    }
+}
+
+impl<'de> Deserialize<'de> for Stops {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stops, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Stops;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "a text or a list of {STOPS} texts at most")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Stops, E> {
+                Ok(Stops(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Stops, A::Error> {
+                rest_of(list, Vec::new(), STOPS).map(Stops)
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+impl<'de> Deserialize<'de> for Biases {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Biases, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Biases;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "an object with {BIASES} entries at most")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Biases, A::Error> {
+                let mut biases = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    if biases.len() == BIASES {
+                        let message = format_args!("there may be {BIASES} entries at most");
+                        return Err(A::Error::custom(message));
+                    }
+                    biases.push(entry);
+                }
+                Ok(Biases(biases))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// What a list of prompts may begin with.
+enum First {
+    Text(String),
+    Id(u32),
+    Ids(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for First {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<First, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = First;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text, the number of a token, or a list of such numbers")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<First, E> {
+                Ok(First::Text(text.to_owned()))
+            }
+
+            fn visit_u64<E: Error>(self, id: u64) -> Result<First, E> {
+                let id = u32::try_from(id);
+                id.map(First::Id).map_err(|_| E::custom("this is not the number of a token"))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<First, A::Error> {
+                rest_of(list, Vec::new(), usize::MAX).map(First::Ids)
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Prompts;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text, token ids, or a list of either")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+                Ok(Prompts::Texts(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
+                match list.next_element()? {
+                    None => Ok(Prompts::Texts(Vec::new())),
+                    Some(First::Text(text)) => {
+                        rest_of(list, vec![text], PROMPTS).map(Prompts::Texts)
+                    }
+                    Some(First::Ids(ids)) => rest_of(list, vec![ids], PROMPTS).map(Prompts::Ids),
+                    Some(First::Id(id)) => {
+                        rest_of(list, vec![id], usize::MAX).map(|ids| Prompts::Ids(vec![ids]))
+                    }
+                }
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
