@@ -19,7 +19,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 12] = [
+    let checks: [Check; 13] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -29,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         ("gone", gone),
         ("keys", keys),
         ("limits", limits),
+        ("large_bodies", large_bodies),
         ("drain", drain),
         ("overdue", overdue),
         ("notices", notices),
@@ -340,7 +341,7 @@ fn mistakes() -> Result<()> {
         (text, completion(json!({"echo": true})), 400, "echo".into()),
         (text, completion(json!({"suffix": "x"})), 400, "suffix".into()),
         (text, completion(json!({"prompt": []})), 400, "prompt".into()),
-        (text, completion(json!({"prompt": [1, -1]})), 400, "prompt".into()),
+        (text, completion(json!({"prompt": [1, -1]})), 400, "prompt[1]".into()),
         (text, completion(json!({"prompt": [99_999_999]})), 400, "prompt".into()),
         (text, completion(json!({"prompt": long})), 400, "prompt".into()),
         (text, completion(json!({"prompt": "a".repeat(1 << 20)})), 400, "prompt".into()),
@@ -482,11 +483,14 @@ fn gone() -> Result<()> {
         }
         drop(stream);
     }
+    // What has been sent before they went is read before what is sent now.
+    let begin = std::time::Instant::now();
+    while server.post("/v1/completions", &completion(json!({})))?.status == 429 {
+        ensure!(begin.elapsed() < Duration::from_secs(60), "those who have gone keep their places");
+    }
     server.until("an empty server", |status| {
         status["slots"]["running"] == 0 && status["slots"]["waiting"] == 0
-    })?;
-    server.post_ok("/v1/completions", &completion(json!({})))?;
-    Ok(())
+    })
 }
 
 fn keys() -> Result<()> {
@@ -559,6 +563,58 @@ fn limits() -> Result<()> {
     }
     ensure!(begin.elapsed() < Duration::from_secs(60), "silent connections stay");
     ensure!(server.get("/v1/models")?.status == 200, "the server is there");
+    Ok(())
+}
+
+/// Bodies that become much more than they are keep below the ceiling that was printed.
+fn large_bodies() -> Result<()> {
+    let server = Arc::new(start(&[])?);
+    let text = "/v1/completions";
+    let talk = "/v1/chat/completions";
+    let bodies = [
+        (text, format!("{{\"prompt\": \"{}\"}}", "a ".repeat(1_900_000))),
+        (text, format!("{{\"prompt\": \"{}\"}}", "\\u0041".repeat(600_000))),
+        (text, format!("{{\"prompt\": [{}1]}}", "1,".repeat(1_900_000))),
+        (text, format!("{{\"prompt\": [{}[1]]}}", "[1],".repeat(900_000))),
+        (text, format!("{{\"prompt\": \"a\", \"stop\": [{}\"a\"]}}", "\"a\",".repeat(900_000))),
+        (text, format!("{{\"prompt\": \"a\", \"tools\": [{}1]}}", "1,".repeat(1_900_000))),
+        (
+            talk,
+            format!(
+                "{{\"messages\": [{}{{}}]}}",
+                "{\"role\":\"user\",\"content\":\"\"},".repeat(110_000)
+            ),
+        ),
+        (
+            talk,
+            format!(
+                "{{\"messages\": [{{\"role\": \"user\", \"content\": [{}{{}}]}}]}}",
+                "{\"type\":\"text\",\"text\":\"\"},".repeat(130_000)
+            ),
+        ),
+    ];
+    for (path, body) in bodies {
+        let body = Arc::new(body);
+        let threads: Vec<_> = (0..12)
+            .map(|_| {
+                let (server, body) = (Arc::clone(&server), Arc::clone(&body));
+                std::thread::spawn(move || server.ask("POST", path, &[], &body))
+            })
+            .collect();
+        for thread in threads {
+            let response = thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?;
+            // A server that refuses closes before it has read everything, which a client may notice first.
+            let Ok(response) = response else { continue };
+            let refused = [400, 413, 503].contains(&response.status);
+            ensure!(refused, "{path}: {} {}", response.status, response.body);
+        }
+    }
+    let ceiling = server.get("/status")?.json()?["memory"]["ceiling_bytes"].clone();
+    let ceiling = ceiling.as_u64().context("a ceiling")?;
+    let process = std::fs::read_to_string(format!("/proc/{}/status", server.process()))?;
+    let most = process.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+    let most: u64 = most.trim().trim_end_matches("kB").trim().parse()?;
+    ensure!(most * 1024 <= ceiling, "{most} KiB were resident, {ceiling} bytes are the ceiling");
     Ok(())
 }
 

@@ -126,6 +126,11 @@ impl App {
         }
     }
 
+    /// Answers that are being given or wait, those that the engine has not heard of yet among them.
+    pub fn places_taken(&self) -> usize {
+        self.all_places - self.places.available_permits()
+    }
+
     /// Refuses a text that cannot fit, whatever its tokens are, before time and memory are spent on them.
     pub fn check_text(&self, field: &str, text: &str) -> Result<(), Failure> {
         if text.len() <= self.longest_text {

@@ -291,9 +291,9 @@ impl Board {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).view.clone()
     }
 
-    /// Requests that hold a slot, and those that wait for one.
-    pub fn requests(&self) -> (i64, i64) {
-        (self.running.get(), self.waiting.get())
+    /// Requests that hold a slot.
+    pub fn running(&self) -> usize {
+        usize::try_from(self.running.get()).unwrap_or(0)
     }
 
     /// All metrics in Prometheus' text form.

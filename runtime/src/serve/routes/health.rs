@@ -39,7 +39,8 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
 
 /// What the page shows.
 pub async fn status(State(app): State<Arc<App>>) -> Response {
-    let (running, waiting) = app.board.requests();
+    let running = app.board.running();
+    let waiting = app.places_taken().saturating_sub(running);
     let view = app.board.slots();
     let rows = app.rows_of_slot;
     let cache: Vec<_> = view
