@@ -1,11 +1,11 @@
 //! A compiled model behind an HTTP server that speaks OpenAI's API.
 //!
 //! Two sides, joined by a bounded channel and mailboxes. The engine's thread plans and runs steps with
-//! the compute team ([`worker`]); one thread with a few helpers reads requests, applies templates and
+//! the compute team (`worker`); one thread with a few helpers reads requests, applies templates and
 //! tokenizers, and writes answers. Neither waits for the other but where there is nothing to do.
 //!
-//! A request passes: connection ([`connections`]) → route ([`routes`]) → fields ([`asked`]) → a place in
-//! the queue ([`app`]) → engine ([`worker`]) → mailbox ([`mailbox`]) → answer ([`answer`], [`forms`]).
+//! A request passes: connection (`connections`) → route (`routes`) → fields (`asked`) → a place in
+//! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → answer (`answer`, `forms`).
 
 mod answer;
 mod app;
