@@ -160,7 +160,9 @@ fn failures_are_counted_by_kind_and_end_nothing() {
     assert_eq!((figures.sent, figures.completed, figures.failed()), (6, 2, 4));
     let kind = |kind| figures.failures.get(&kind).map(|failures| failures.example.as_str());
     assert_eq!(kind(Kind::Status(429)), Some("too many requests"));
-    assert_eq!(kind(Kind::Stream), Some("the answer ended before the model did"));
+    // The first of two, whichever that was.
+    let streams = [Some("the answer ended before the model did"), Some("out of memory")];
+    assert!(streams.contains(&kind(Kind::Stream)), "{:?}", figures.failures);
     assert_eq!(figures.failures[&Kind::Stream].count, 2);
     assert_eq!(kind(Kind::Timeout), Some("no whole answer in 2 s"));
     let verdict = measured.verdict().expect_err("failures");
