@@ -85,10 +85,15 @@ fn damage() -> Result<()> {
     let bytes = fs::read(binary.path())?;
     let folder = tempfile::tempdir()?;
     let damaged = folder.path().join("damaged");
-    // The last quarter of the file is weights, which only `verify` reads whole.
-    for part in [1, 3, 7, 9] {
+    let info: serde_json::Value = serde_json::from_str(&binary.run(&["info", "--json"])?)?;
+    let part = |name: &str| info["memory"][name].as_u64().context("no size").map(|n| n as usize);
+    let (weights, before) = (part("weights")?, part("code_and_tables")?);
+    ensure!(before + weights < bytes.len(), "the parts are longer than the file");
+    // Weights stand at the end of the file, and only `verify` reads them whole; code and tables stand in
+    // front of them.
+    let in_weights = [1, 3, 5, 7].map(|eighth| bytes.len() - weights * eighth / 8);
+    for place in in_weights.into_iter().chain([bytes.len() - weights - before / 2]) {
         let mut copy = bytes.clone();
-        let place = bytes.len() - bytes.len() * part / 40;
         copy[place] ^= 0x10;
         write_program(&damaged, &copy)?;
         let output = output(Command::new(&damaged).arg("verify"))?;
