@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 /// Runs every check; the first failure ends the run.
 pub fn run(root: &Path) -> Result<()> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
+    let targets = ["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"];
+    step("format of fuzz targets", &mut cargo(root, &targets))?;
     timed("structure", || crate::tidy::run(root))?;
     licences(root)?;
     // Checking needs no produced program, and building one takes a minute.

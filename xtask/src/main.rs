@@ -1,6 +1,7 @@
 //! Tasks of the repository: what CI runs, and what a developer runs by hand.
 
 mod ci;
+mod fuzz;
 mod onnx_suite;
 mod tidy;
 
@@ -23,6 +24,8 @@ enum Task {
     Tidy,
     /// The ONNX project's node tests against importer and interpreter; writes docs/onnx-ops.md
     OnnxSuite,
+    /// Fuzz targets: a fixed number of runs each, beginning with the corpus
+    Fuzz,
     /// The long tests (minutes to hours; some need disk space)
     Soak,
 }
@@ -33,6 +36,7 @@ fn main() -> anyhow::Result<()> {
         Task::Ci => ci::run(&root),
         Task::Tidy => tidy::run(&root),
         Task::OnnxSuite => onnx_suite::run(&root),
+        Task::Fuzz => fuzz::run(&root),
         Task::Soak => ci::soak(&root),
     }
 }

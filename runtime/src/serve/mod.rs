@@ -14,6 +14,8 @@ mod board;
 mod connections;
 mod failure;
 mod forms;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod json;
 mod keys;
 mod limits;

@@ -22,16 +22,18 @@ use crate::serve::limits::LOGPROBS;
 
 /// Fields of a conversation besides those of every generation.
 #[derive(Debug, Deserialize)]
-struct ChatFields {
-    messages: Vec<MessageFields>,
+pub struct ChatFields {
+    /// What has been said.
+    pub messages: Vec<MessageFields>,
     logprobs: Option<bool>,
     top_logprobs: Option<u32>,
 }
 
 /// Fields of a text to be continued besides those of every generation.
 #[derive(Debug, Deserialize)]
-struct TextFields {
-    prompt: Prompts,
+pub struct TextFields {
+    /// What is continued.
+    pub prompt: Prompts,
     logprobs: Option<u32>,
     echo: Option<bool>,
     suffix: Option<String>,

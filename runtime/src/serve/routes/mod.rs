@@ -23,6 +23,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
+#[cfg(feature = "fuzzing")]
+pub use self::generate::{ChatFields, TextFields};
 use super::app::App;
 use super::failure::Failure;
 use super::keys::Tenant;
