@@ -16,6 +16,7 @@ mod tests;
 
 use weir_abi::Fault;
 
+pub use long_prompt::tile_rows;
 pub use shape::{ModelShape, PrefillBytes, RuntimeOptions};
 pub(crate) use shape::{layer_shapes, prefill_bytes};
 pub use staged::StagedPrompt;

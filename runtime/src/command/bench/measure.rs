@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use weir_abi::ModelHeader;
 
+use super::steps::{StepLoad, StepWatch};
 use crate::cache::KeptRows;
 use crate::forward::{
     Forward, LongPrompt, ModelShape, Past, StagedPrompt, StepFault, StepModel, StepRow,
@@ -21,6 +22,8 @@ pub struct Counted {
     counter: WorkCounter,
     /// Whether steps are passed over, while rows of prompts are taken for granted.
     passes_over: bool,
+    /// Notes what steps had to do, where somebody wants to know.
+    watch: Option<StepWatch>,
 }
 
 /// Rows of the prompt whose rows are repeated where prompts are not computed: whole tiles of rows.
@@ -28,7 +31,22 @@ const REPEATED_ROWS: u32 = 256;
 
 impl Counted {
     pub(super) fn new(forward: Forward, counter: WorkCounter) -> Counted {
-        Counted { forward, counter, passes_over: false }
+        Counted { forward, counter, passes_over: false, watch: None }
+    }
+
+    /// Has what steps have to do noted from now on.
+    pub(super) fn watch(&mut self, watch: StepWatch) {
+        self.watch = Some(watch);
+    }
+
+    /// What was done since this was last asked, if it is noted.
+    pub(super) fn watched(&mut self) -> Option<StepLoad> {
+        self.watch.as_mut().map(StepWatch::take)
+    }
+
+    /// Takes no rows for granted from now on.
+    pub(super) fn compute(&mut self) {
+        self.passes_over = false;
     }
 
     /// Fills all slots with rows, and takes for granted what comes until it is to compute again.
@@ -67,6 +85,7 @@ impl StepModel for Counted {
             return Ok(());
         }
         self.counter.step(rows, head_rows.len());
+        self.watch.iter_mut().for_each(|watch| watch.step(rows));
         self.forward.step(rows, head_rows, logits)
     }
 
@@ -89,11 +108,16 @@ impl StepModel for Counted {
             return;
         }
         self.counter.long_prompt(self.forward.shape(), prompt.tokens.len() as u32);
+        self.watch.iter_mut().for_each(|watch| watch.begin_prompt(&prompt));
         self.forward.begin_prompt(prompt);
     }
 
     fn advance_prompt(&mut self) -> Result<bool, StepFault> {
-        if self.passes_over { Ok(true) } else { self.forward.advance_prompt() }
+        if self.passes_over {
+            return Ok(true);
+        }
+        self.watch.iter_mut().for_each(StepWatch::tile);
+        self.forward.advance_prompt()
     }
 
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
@@ -121,7 +145,7 @@ pub struct Setup {
 
 impl Setup {
     /// Tokens of an answer: sequences whose prompts are done early decode while others prefill.
-    fn answer(&self, max_rows: u32) -> u32 {
+    pub(super) fn answer(&self, max_rows: u32) -> u32 {
         if self.batch == 1 {
             return self.tokens;
         }
@@ -190,15 +214,41 @@ impl Sequences {
         setup: &Setup,
         seed: u32,
     ) -> Result<(Sequences, Span), RuntimeError> {
+        let before = engine.model().counter().loads().clone();
+        Sequences::prepare(engine, setup, seed)?;
+        let start = Instant::now();
+        let mut sequences = Sequences::ask(engine, setup, seed)?;
+        while !sequences.all_decode() {
+            sequences.step(engine)?;
+        }
+        engine.model_mut().compute();
+        Ok((sequences, span(engine, &start, &before)))
+    }
+
+    /// Submits the prompts.
+    pub fn submit(
+        engine: &mut Engine<Counted>,
+        setup: &Setup,
+        seed: u32,
+    ) -> Result<Sequences, RuntimeError> {
+        Sequences::prepare(engine, setup, seed)?;
+        Sequences::ask(engine, setup, seed)
+    }
+
+    /// Sees to it that no prompt takes over rows of another, and that rows are there where prompts are
+    /// not computed.
+    fn prepare(engine: &mut Engine<Counted>, setup: &Setup, seed: u32) -> Result<(), RuntimeError> {
+        let model = engine.model_mut();
+        if setup.assumed { model.pass_over(seed) } else { Ok(()) }
+    }
+
+    fn ask(
+        engine: &mut Engine<Counted>,
+        setup: &Setup,
+        seed: u32,
+    ) -> Result<Sequences, RuntimeError> {
         let shape = engine.model().shape();
         let (vocabulary, answer) = (shape.vocabulary, setup.answer(shape.max_rows));
-        let before = engine.model().counter().loads().clone();
-        // No prompt takes over rows of another.
-        let model = engine.model_mut();
-        if setup.assumed {
-            model.pass_over(seed)?;
-        }
-        let start = Instant::now();
         let mut sequences = Sequences(Vec::new());
         for sequence in 1..=setup.batch {
             let request = Request {
@@ -209,11 +259,7 @@ impl Sequences {
             };
             sequences.0.push((engine.submit(request)?, 0));
         }
-        while !sequences.all_decode() {
-            sequences.step(engine)?;
-        }
-        engine.model_mut().passes_over = false;
-        Ok((sequences, span(engine, &start, &before)))
+        Ok(sequences)
     }
 
     /// Steps in which every sequence decodes, at most this many.
@@ -238,11 +284,13 @@ impl Sequences {
         while engine.step(|_, _| {}) {}
     }
 
-    fn all_decode(&self) -> bool {
+    /// Whether every sequence has had its first token.
+    pub fn all_decode(&self) -> bool {
         self.0.iter().all(|(_, tokens)| *tokens > 0)
     }
 
-    fn step(&mut self, engine: &mut Engine<Counted>) -> Result<(), RuntimeError> {
+    /// Runs a step.
+    pub fn step(&mut self, engine: &mut Engine<Counted>) -> Result<(), RuntimeError> {
         let mut fault = None;
         engine.step(|id, event| match event {
             Event::Token { .. } => {

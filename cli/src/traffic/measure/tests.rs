@@ -1,8 +1,7 @@
 //! Percentiles and sums of answers whose figures are known.
 
 use super::*;
-use crate::load::client::Failed;
-use crate::load::runner::Outcome;
+use crate::traffic::outcome::{Failed, Outcome};
 
 #[test]
 fn percentiles_are_values_at_their_nearest_rank() {

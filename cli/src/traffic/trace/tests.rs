@@ -17,14 +17,25 @@ fn read_lines(content: &str, has_prompts: bool) -> Result<Vec<Arrival>, String> 
 fn lines_say_when_and_what() {
     let lines = concat!(
         "{\"at\": 0, \"prompt\": \"a\", \"max_tokens\": 3}\n",
-        "{\"at\": 0.25, \"prompt_tokens\": 300, \"max_tokens\": 64, \"user\": 7}\n\n",
-        "{\"at\": 0.25}\n",
+        "{\"at\": 0.25, \"prompt_tokens\": 300, \"max_tokens\": 64, \"user\": 7, \"key\": \"k\"}\n\n",
+        "{\"at\": 0.25, \"priority\": -2}\n",
     );
     let arrivals = read_lines(lines, true).expect("arrivals");
     let expected = [
-        Arrival { at: 0.0, prompt: Wanted::Text("a".to_owned()), max_tokens: Some(3) },
-        Arrival { at: 0.25, prompt: Wanted::Tokens(300), max_tokens: Some(64) },
-        Arrival { at: 0.25, prompt: Wanted::Next, max_tokens: None },
+        Arrival {
+            at: 0.0,
+            prompt: Wanted::Text("a".to_owned()),
+            max_tokens: Some(3),
+            ..Arrival::default()
+        },
+        Arrival {
+            at: 0.25,
+            prompt: Wanted::Tokens(300),
+            max_tokens: Some(64),
+            key: Some("k".to_owned()),
+            priority: None,
+        },
+        Arrival { at: 0.25, priority: Some(-2), ..Arrival::default() },
     ];
     assert_eq!(arrivals, expected);
 }

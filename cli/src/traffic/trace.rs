@@ -2,7 +2,8 @@
 //!
 //! `{"at": 0.25, "prompt_tokens": 300, "max_tokens": 64}` asks a passage of about 300 tokens a quarter
 //! of a second from the start; `prompt` in its place is the prompt itself, and with neither the next
-//! prompt of the dataset is asked. Other fields are not read.
+//! prompt of the dataset is asked. `priority` and `key`, the name of whoever asks, are optional. Other
+//! fields are not read.
 
 use std::path::Path;
 
@@ -19,6 +20,8 @@ struct Line {
     prompt: Option<String>,
     prompt_tokens: Option<u32>,
     max_tokens: Option<u32>,
+    key: Option<String>,
+    priority: Option<i32>,
 }
 
 /// Reads the arrivals of a file. Every prompt length goes through `check`, and an arrival without a
@@ -68,7 +71,8 @@ fn arrival(
         (None, None) if has_prompts => Wanted::Next,
         (None, None) => return Err("it has no prompt: give --dataset or --prompt".to_owned()),
     };
-    Ok(Arrival { at: line.at, prompt, max_tokens: line.max_tokens })
+    let Line { at, max_tokens, key, priority, .. } = line;
+    Ok(Arrival { at, prompt, max_tokens, key, priority })
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! The fields of JSON, the lines of a table, and what is warned of.
 
 use super::*;
-use crate::load::answer::Answer;
-use crate::load::client::{Failed, Kind};
-use crate::load::runner::{Outcome, Sent};
+use crate::traffic::outcome::{Answer, Failed, Kind, Outcome, Sent};
 
 /// Two answers and a failure in four seconds.
 fn figures(offered: Offered) -> Figures {

@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::Offered;
 use super::measure::{Distribution, Figures};
+use super::offer::Offered;
 
 /// Seconds by which the 99th percentile of requests may be late: a grain of the timers and what a busy
 /// machine adds to it. Beyond it the load was not what was asked for.
@@ -140,7 +140,7 @@ impl Figures {
 }
 
 /// Four decimals: a tenth of a microsecond in milliseconds.
-fn round(number: f64) -> f64 {
+pub fn round(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
 }
 

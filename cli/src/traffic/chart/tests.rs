@@ -1,9 +1,8 @@
 //! A drawing has both panels, the rates that were tried and no labels over each other.
 
 use super::*;
-use crate::load::Offered;
-use crate::load::answer::Answer;
-use crate::load::runner::{Outcome, Sent};
+use crate::traffic::offer::Offered;
+use crate::traffic::outcome::{Answer, Outcome, Sent};
 
 fn figures(rate: f64, first: f64) -> Figures {
     let answer =
@@ -40,11 +39,11 @@ fn labels_are_round_and_apart() {
         (vec![40.0, 90.0], vec!["40", "50", "60", "70", "80", "90", "100"]),
         (vec![12.0], vec!["11", "12", "13"]),
     ] {
-        let axis = Axis::heights(&values);
+        let axis = heights_axis(&values);
         let labels: Vec<String> = axis.ticks.iter().map(|place| number(place.exp())).collect();
         assert_eq!(labels, expected, "{values:?}");
     }
-    let axis = Axis::rates(&[1.0, 1.01, 2.0, 4.0]);
+    let axis = rates_axis(&[1.0, 1.01, 2.0, 4.0]);
     assert_eq!(axis.ticks.len(), 3);
     assert_eq!(["0.5", "12.3", "1234"], [0.5, 12.34, 1234.5].map(number));
 }

@@ -8,17 +8,36 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Endpoint;
+use super::Draws;
 use super::arrivals::Wanted;
-use super::draws::Draws;
 use crate::failure::Failure;
 
 /// Tokens of a word of English prose, roughly, for passages of a given number of tokens: there is no
 /// tokenizer here. Results count what the server says.
 const TOKENS_PER_WORD: f64 = 1.3;
+
+/// What a request is.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A conversation, through the model's template
+    Chat,
+    /// A text to continue, as it is
+    Completions,
+}
+
+impl Endpoint {
+    /// Its name behind the version.
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "chat/completions",
+            Endpoint::Completions => "completions",
+        }
+    }
+}
 
 /// A prompt.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,6 +162,24 @@ impl Prompts {
         };
         Question { prompt: Prompt::Text(text), max_tokens: None }
     }
+}
+
+/// Tokens of a prompt, roughly: what its words have. At least 1.
+pub fn tokens_of(prompt: &Prompt) -> u32 {
+    let words = |text: &str| text.split_whitespace().count();
+    let all = match prompt {
+        Prompt::Text(text) => words(text),
+        Prompt::Messages(messages) => {
+            let messages = messages.as_array().into_iter().flatten();
+            let contents = messages.flat_map(|message| match &message["content"] {
+                Value::Array(parts) => parts.iter().map(|part| &part["text"]).collect(),
+                content => vec![content],
+            });
+            contents.filter_map(Value::as_str).map(words).sum()
+        }
+    };
+    // A conversion of a float that is too large gives the largest integer.
+    ((all as f64 * TOKENS_PER_WORD).round() as u32).max(1)
 }
 
 fn words_of(tokens: u32) -> usize {

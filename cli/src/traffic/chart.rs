@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::prelude::*;
+use weir_eval::axis::Axis;
 
 use super::measure::{Distribution, Figures};
 
@@ -85,7 +85,7 @@ fn draw_panel(panel: &Area<'_>, title: &str, points: &[(f64, Distribution)]) -> 
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(62)
-        .build_cartesian_2d(Axis::rates(&rates), Axis::heights(&heights))?;
+        .build_cartesian_2d(rates_axis(&rates), heights_axis(&heights))?;
     chart
         .configure_mesh()
         .axis_style(INK)
@@ -118,46 +118,38 @@ fn draw_head(head: &Area<'_>, model: &str) -> Drawn<()> {
     Ok(())
 }
 
-/// An axis of logarithms with labels at given places.
-struct Axis {
-    range: Range<f64>,
-    ticks: Vec<f64>,
+/// An axis of logarithms with labels at the rates that were tried, as far as there is room for them.
+fn rates_axis(sorted: &[f64]) -> Axis {
+    let places: Vec<f64> = sorted.iter().map(|rate| rate.ln()).collect();
+    spaced(around(&places), places)
 }
 
-impl Axis {
-    /// Labels at the rates that were tried, as far as there is room for them.
-    fn rates(sorted: &[f64]) -> Axis {
-        let places: Vec<f64> = sorted.iter().map(|rate| rate.ln()).collect();
-        Axis::new(around(&places), places)
-    }
+/// An axis of logarithms with labels at round numbers: one, two and five times powers of ten, and where
+/// the range is too short for two of these, at any digit.
+fn heights_axis(values: &[f64]) -> Axis {
+    let range = around(&values.iter().map(|value| value.ln()).collect::<Vec<_>>());
+    let ticks = |digits: &[f64]| -> Vec<f64> {
+        let decades = (-3..=9).map(|power| 10_f64.powi(power));
+        let ticks = decades.flat_map(|decade| digits.iter().map(move |digit| digit * decade));
+        ticks.map(f64::ln).filter(|place| range.contains(place)).collect()
+    };
+    let fine: Vec<f64> = (10..100).map(|tenths| f64::from(tenths) / 10.0).collect();
+    let choices: [&[f64]; 4] =
+        [&[1.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], &fine];
+    let enough = choices.into_iter().map(ticks).find(|ticks| ticks.len() >= 3);
+    spaced(range, enough.unwrap_or_default())
+}
 
-    /// Labels at round numbers: one, two and five times powers of ten, and where the range is too short
-    /// for two of these, at any digit.
-    fn heights(values: &[f64]) -> Axis {
-        let range = around(&values.iter().map(|value| value.ln()).collect::<Vec<_>>());
-        let ticks = |digits: &[f64]| -> Vec<f64> {
-            let decades = (-3..=9).map(|power| 10_f64.powi(power));
-            let ticks = decades.flat_map(|decade| digits.iter().map(move |digit| digit * decade));
-            ticks.map(f64::ln).filter(|place| range.contains(place)).collect()
-        };
-        let fine: Vec<f64> = (10..100).map(|tenths| f64::from(tenths) / 10.0).collect();
-        let choices: [&[f64]; 4] =
-            [&[1.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], &fine];
-        let enough = choices.into_iter().map(ticks).find(|ticks| ticks.len() >= 3);
-        Axis::new(range, enough.unwrap_or_default())
-    }
-
-    /// Labels in rising order, without those that would touch the one before.
-    fn new(range: Range<f64>, labels: Vec<f64>) -> Axis {
-        let least = APART * (range.end - range.start);
-        let mut ticks: Vec<f64> = Vec::new();
-        for place in labels {
-            if ticks.last().is_none_or(|last| place - last >= least) {
-                ticks.push(place);
-            }
+/// Labels in rising order, without those that would touch the one before.
+fn spaced(range: Range<f64>, labels: Vec<f64>) -> Axis {
+    let least = APART * (range.end - range.start);
+    let mut ticks: Vec<f64> = Vec::new();
+    for place in labels {
+        if ticks.last().is_none_or(|last| place - last >= least) {
+            ticks.push(place);
         }
-        Axis { range, ticks }
     }
+    Axis { range, ticks }
 }
 
 /// The range of values with a margin.
@@ -166,24 +158,6 @@ fn around(places: &[f64]) -> Range<f64> {
     let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let margin = 0.08 * (high - low) + 0.1;
     low - margin..high + margin
-}
-
-impl Ranged for Axis {
-    type FormatOption = DefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (start, end): (i32, i32)) -> i32 {
-        let share = (value - self.range.start) / (self.range.end - self.range.start);
-        start + (share * f64::from(end - start)).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.ticks.clone()
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.range.clone()
-    }
 }
 
 /// A number with at least three digits that count.

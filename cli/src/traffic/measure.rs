@@ -7,10 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Offered;
-use super::answer::Answer;
-use super::client::Kind;
-use super::runner::Sent;
+use super::offer::Offered;
+use super::outcome::{Answer, Kind, Sent};
 
 /// Sorted values in short, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +41,7 @@ impl Distribution {
 }
 
 /// A percentile by nearest rank of sorted values, of which there is at least one.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
+pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(percent * sorted.len()).div_ceil(100).max(1) - 1]
 }
 

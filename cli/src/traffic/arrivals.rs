@@ -5,10 +5,10 @@
 //! Poisson process; less makes bursts, more makes gaps alike. Unlike there, times are not stretched so
 //! that the last arrival is where its mean would be: that would no longer be the process.
 
-use super::draws::Draws;
+use super::Draws;
 
 /// A request that is to be sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arrival {
     /// Seconds from the start.
     pub at: f64,
@@ -16,12 +16,17 @@ pub struct Arrival {
     pub prompt: Wanted,
     /// Most tokens of its answer, if it says so itself.
     pub max_tokens: Option<u32>,
+    /// Whose it is, where keys share a server.
+    pub key: Option<String>,
+    /// Lower ones wait less.
+    pub priority: Option<i32>,
 }
 
 /// What an arrival asks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Wanted {
     /// The next of the prompts.
+    #[default]
     Next,
     /// A passage of about so many tokens.
     Tokens(u32),
@@ -72,7 +77,7 @@ impl Iterator for Random {
             return None;
         }
         self.sent += 1;
-        Some(Arrival { at: self.at, prompt: Wanted::Next, max_tokens: None })
+        Some(Arrival { at: self.at, prompt: Wanted::Next, ..Arrival::default() })
     }
 }
 

@@ -1,38 +1,25 @@
-//! Random draws that a seed defines.
-//!
-//! ChaCha with 8 rounds (Bernstein, *ChaCha, a variant of Salsa20*, 2008), a stream for each use, so
-//! that passages do not depend on how many arrivals were drawn before them.
+//! Random draws that a seed defines, a stream for each use, so that passages do not depend on how many
+//! arrivals were drawn before them.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use weir_eval::random::Random;
 
 /// A stream of draws.
-pub struct Draws(ChaCha8Rng);
+pub struct Draws(Random);
 
 impl Draws {
     /// Streams of one seed are independent of each other.
     pub fn new(seed: u64, stream: u64) -> Draws {
-        let mut generator = ChaCha8Rng::seed_from_u64(seed);
-        generator.set_stream(stream);
-        Draws(generator)
+        Draws(Random::new(seed, stream))
     }
 
     /// A number between 0 and 1 that is neither: its logarithm is finite.
     pub fn uniform(&mut self) -> f64 {
-        let bits = self.0.next_u64() >> (u64::BITS - f64::MANTISSA_DIGITS + 1);
-        (bits as f64 + 0.5) / (1_u64 << (f64::MANTISSA_DIGITS - 1)) as f64
+        self.0.uniform()
     }
 
-    /// A number below a bound, which is at least 1; by rejection and so without bias.
+    /// A number below a bound, which is at least 1.
     pub fn below(&mut self, bound: usize) -> usize {
-        let bound = bound as u64;
-        let whole = u64::MAX - u64::MAX % bound;
-        loop {
-            let number = self.0.next_u64();
-            if number < whole {
-                return (number % bound) as usize;
-            }
-        }
+        self.0.below(bound)
     }
 
     /// A number from the standard normal distribution (Box and Muller, 1958).
