@@ -41,6 +41,7 @@ fn times_that_made_the_steps_are_found() {
         step: 2e-3,
         decode_row: 3e-4,
         decode_attended: 2e-6,
+        prompt: 4e-4,
         prompt_row: 5e-5,
         prompt_attended: 0.0,
         tile: 1e-3,

@@ -9,6 +9,8 @@ mod figure;
 mod machine;
 mod measure;
 mod profile;
+mod sequences;
+mod step_load;
 pub mod steps;
 
 use std::io::Write;
