@@ -134,6 +134,7 @@ pub fn memory_ceiling(
     let slots = options.runtime.slots.unwrap_or(header.slots);
     let answers = u64::from(slots) * u64::from(header.context);
     let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
+    let server = server.saturating_add(model.constraint_memory(slots)?);
     Ok(MemoryCeiling { server, ..engine })
 }
 

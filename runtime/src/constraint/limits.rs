@@ -1,0 +1,64 @@
+//! What may be spent on a constraint.
+
+use std::time::Duration;
+
+use llguidance::api::ParserLimits;
+
+/// Bytes of a schema, a regular expression, a grammar, or of all texts of a choice.
+pub const SOURCE_BYTES: usize = 64 << 10;
+
+/// Grammars that are kept for further requests.
+pub const KEPT_GRAMMARS: usize = 16;
+
+/// Bytes of the automaton of a grammar that has been read, as its library counts them.
+pub const GRAMMAR_BYTES: usize = 4 << 20;
+
+/// Bytes of memory while a grammar is read, of which there is one at a time.
+pub const READING_BYTES: u64 = 64 << 20;
+
+/// How long a request waits for its grammar to be read. Bounds by counts are such that a grammar takes a
+/// tenth of it.
+pub const READING_TIME: Duration = Duration::from_millis(250);
+
+/// Bytes that the automaton of an answer may grow to, and what its parser may hold beside it.
+pub const AUTOMATON_BYTES: usize = 12 << 20;
+/// See above.
+pub const PARSER_BYTES: usize = 8 << 20;
+
+/// Bytes of a token; longer ones are not used in constrained answers. The library's tree of tokens has
+/// room for a little more.
+pub const TOKEN_BYTES: usize = 512;
+
+/// Entries of a vocabulary, which the library's tree of tokens has room for.
+pub const VOCABULARY: usize = 1 << 21;
+
+/// What the library may spend on reading a grammar and on a step.
+pub(super) fn of_library() -> ParserLimits {
+    ParserLimits {
+        // A row is searched item by item when another is added: 2,000 take 1 ms, 10,000 take 20 ms.
+        max_items_in_row: 2_000,
+        step_max_items: 10_000,
+        // A symbol may be an item of a row, before the row is too long.
+        max_grammar_size: 10_000,
+        initial_lexer_fuel: 200_000,
+        // 14,000 a millisecond.
+        step_lexer_fuel: 100_000,
+        max_lexer_states: 12_000,
+        // Costs memory and time at the beginning, which are bounded more tightly than a step.
+        precompute_large_lexemes: false,
+        // The state of the parser, tokens included, is no part of a message.
+        verbose_errors: false,
+    }
+}
+
+/// Bytes that serving constrained answers takes at most, beside the engine: the tree of the vocabulary's
+/// tokens, grammars that are kept or being read, and what is known of each answer that is being given.
+pub fn memory(vocabulary: u32, token_bytes: u64, slots: u32) -> u64 {
+    // Two trees of nodes of 8 bytes, one node for a byte that no other token begins with, the tokens'
+    // bytes and places; while it is built the nodes are 16 bytes larger.
+    let tokens = u64::from(vocabulary);
+    let tree = 48 * token_bytes + 64 * tokens;
+    let kept = (KEPT_GRAMMARS * 2 * GRAMMAR_BYTES) as u64;
+    let answers = u64::from(slots) * (2 * AUTOMATON_BYTES + PARSER_BYTES) as u64;
+    tree + kept + READING_BYTES + answers
+}
