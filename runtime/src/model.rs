@@ -184,7 +184,8 @@ impl Model {
         let Some(tokenizer) = self.tokenizer()? else { return Ok(0) };
         let bytes = |id| tokenizer.token_bytes(id).map_or(0, |bytes| bytes.len() as u64);
         let bytes = (0..tokenizer.vocabulary()).map(bytes).sum();
-        Ok(limits::memory(self.compiled.header().vocabulary, bytes, slots))
+        let header = self.compiled.header();
+        Ok(limits::memory(header.vocabulary, bytes, slots, header.context))
     }
 
     /// How tokens are chosen when nobody says: greedily, unless the model's authors ask for

@@ -8,10 +8,10 @@ use llguidance::api::ParserLimits;
 pub const SOURCE_BYTES: usize = 64 << 10;
 
 /// Grammars that are kept for further requests.
-pub const KEPT_GRAMMARS: usize = 16;
+pub const KEPT_GRAMMARS: usize = 8;
 
 /// Bytes of the automaton of a grammar that has been read, as its library counts them.
-pub const GRAMMAR_BYTES: usize = 4 << 20;
+pub const GRAMMAR_BYTES: usize = 2 << 20;
 
 /// Bytes of memory while a grammar is read, of which there is one at a time.
 pub const READING_BYTES: u64 = 64 << 20;
@@ -20,10 +20,20 @@ pub const READING_BYTES: u64 = 64 << 20;
 /// tenth of it.
 pub const READING_TIME: Duration = Duration::from_millis(250);
 
-/// Bytes that the automaton of an answer may grow to, and what its parser may hold beside it.
-pub const AUTOMATON_BYTES: usize = 12 << 20;
+/// Bytes that the automaton of an answer may grow to, as its library counts them, and what its parser may
+/// hold beside it, at once and for each of the answer's tokens.
+pub const AUTOMATON_BYTES: usize = 6 << 20;
 /// See above.
-pub const PARSER_BYTES: usize = 8 << 20;
+pub const PARSER_BYTES: usize = 4 << 20;
+/// See above.
+pub const PARSER_TOKEN_BYTES: usize = 512;
+
+/// Time of the processor that an answer may take at once, and in the long run for each of its tokens, on
+/// the thread that all answers wait for: ambiguous grammars take longer with each token. It is the
+/// thread's own time, which work beside it does not add to.
+pub const ANSWER_TIME: Duration = Duration::from_millis(150);
+/// See above.
+pub const TOKEN_TIME: Duration = Duration::from_millis(3);
 
 /// Bytes of a token; longer ones are not used in constrained answers. The library's tree of tokens has
 /// room for a little more.
@@ -35,8 +45,9 @@ pub const VOCABULARY: usize = 1 << 21;
 /// What the library may spend on reading a grammar and on a step.
 pub(super) fn of_library() -> ParserLimits {
     ParserLimits {
-        // A row is searched item by item when another is added: 2,000 take 1 ms, 10,000 take 20 ms.
-        max_items_in_row: 2_000,
+        // A row is searched item by item when another is added: 10,000 take 20 ms. An object takes four
+        // for each property that may be left out.
+        max_items_in_row: 1_000,
         step_max_items: 10_000,
         // A symbol may be an item of a row, before the row is too long.
         max_grammar_size: 10_000,
@@ -52,13 +63,16 @@ pub(super) fn of_library() -> ParserLimits {
 }
 
 /// Bytes that serving constrained answers takes at most, beside the engine: the tree of the vocabulary's
-/// tokens, grammars that are kept or being read, and what is known of each answer that is being given.
-pub fn memory(vocabulary: u32, token_bytes: u64, slots: u32) -> u64 {
+/// tokens, which have `token_bytes` in all, grammars that are kept or being read, and what is known of
+/// each answer that is being given.
+pub fn memory(vocabulary: u32, token_bytes: u64, slots: u32, context: u32) -> u64 {
     // Two trees of nodes of 8 bytes, one node for a byte that no other token begins with, the tokens'
     // bytes and places; while it is built the nodes are 16 bytes larger.
     let tokens = u64::from(vocabulary);
-    let tree = 48 * token_bytes + 64 * tokens;
+    let tree = 64 * token_bytes + 64 * tokens;
+    // What the library counts is half of what it holds, with tables that have room to grow.
     let kept = (KEPT_GRAMMARS * 2 * GRAMMAR_BYTES) as u64;
-    let answers = u64::from(slots) * (2 * AUTOMATON_BYTES + PARSER_BYTES) as u64;
-    tree + kept + READING_BYTES + answers
+    let answer = (2 * AUTOMATON_BYTES + PARSER_BYTES) as u64
+        + u64::from(context) * PARSER_TOKEN_BYTES as u64;
+    tree + kept + READING_BYTES + u64::from(slots) * answer
 }

@@ -1,13 +1,16 @@
 //! Follows one answer through its grammar.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use llguidance::TokenParser;
+use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::SimpleVob;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Grammar;
-use super::limits::{AUTOMATON_BYTES, PARSER_BYTES};
+use super::limits::{ANSWER_TIME, AUTOMATON_BYTES, PARSER_BYTES, PARSER_TOKEN_BYTES, TOKEN_TIME};
 
 /// Bytes that a parser holds for each of its items, for each row of them, which ends a terminal of the
 /// grammar, and for each byte of the answer.
@@ -33,17 +36,43 @@ pub(crate) struct Matcher {
     parser: Option<TokenParser>,
     /// Bytes that the parser has come to hold.
     held: usize,
+    /// Time of the processor that it has taken, and tokens that it has taken it for.
+    spent: Duration,
+    tokens: u32,
 }
 
 impl Matcher {
     /// At the beginning of an answer.
     pub fn new(grammar: Grammar) -> Matcher {
-        Matcher { grammar, parser: None, held: 0 }
+        Matcher { grammar, parser: None, held: 0, spent: Duration::ZERO, tokens: 0 }
     }
 
     /// Takes the logits of all tokens away that the answer cannot go on with. `ends` are tokens that end
     /// it, which is where the grammar may end.
     pub fn mask(&mut self, logits: &mut [f32], ends: &[u32]) -> Result<(), ConstraintFault> {
+        self.timed(|matcher| matcher.keep_allowed(logits, ends))
+    }
+
+    /// The answer goes on with a token. `true` if nothing can follow it.
+    pub fn take(&mut self, token: u32) -> Result<bool, ConstraintFault> {
+        self.tokens += 1;
+        self.timed(|matcher| matcher.advance(token))
+    }
+
+    fn timed<T>(
+        &mut self,
+        work: impl FnOnce(&mut Matcher) -> Result<T, ConstraintFault>,
+    ) -> Result<T, ConstraintFault> {
+        let begin = time_of_thread();
+        let outcome = work(self);
+        self.spent += time_of_thread().saturating_sub(begin);
+        match self.spent > ANSWER_TIME + TOKEN_TIME * self.tokens {
+            true => Err(ConstraintFault::TooComplex),
+            false => outcome,
+        }
+    }
+
+    fn keep_allowed(&mut self, logits: &mut [f32], ends: &[u32]) -> Result<(), ConstraintFault> {
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
         let mask = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
         let mut mask = mask.map_err(|_| fault(parser))?;
@@ -57,8 +86,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// The answer goes on with a token. `true` if nothing can follow it.
-    pub fn take(&mut self, token: u32) -> Result<bool, ConstraintFault> {
+    fn advance(&mut self, token: u32) -> Result<bool, ConstraintFault> {
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
         let before = parser.parser_stats().clone();
         let taken = catch_unwind(AssertUnwindSafe(|| {
@@ -70,20 +98,28 @@ impl Matcher {
         let bytes = parser.token_env.tok_trie().token_len(token);
         self.held += grown.all_items * ITEM_BYTES + grown.rows * ROW_BYTES + bytes * BYTE_BYTES;
         let automaton = parser.parser.lexer_stats().num_bytes;
-        match self.held > PARSER_BYTES || automaton > AUTOMATON_BYTES {
+        let most = PARSER_BYTES + self.tokens as usize * PARSER_TOKEN_BYTES;
+        match self.held > most || automaton > AUTOMATON_BYTES {
             true => Err(ConstraintFault::TooComplex),
             false => Ok(ends),
         }
     }
 }
 
+/// Time that this thread has had of a processor.
+fn time_of_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// Why a parser goes no further.
 fn fault(parser: &TokenParser) -> ConstraintFault {
-    use llguidance::api::StopReason;
     match parser.stop_reason() {
-        StopReason::LexerTooComplex | StopReason::ParserTooComplex => ConstraintFault::TooComplex,
-        StopReason::InternalError => ConstraintFault::TooComplex,
-        _ => ConstraintFault::NoToken,
+        StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => {
+            ConstraintFault::NoToken
+        }
+        // One of its limits, or a panic, behind which nothing more is known.
+        _ => ConstraintFault::TooComplex,
     }
 }
 

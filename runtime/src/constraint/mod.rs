@@ -22,8 +22,8 @@ use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
 pub use grammars::{Grammar, Grammars};
-pub(crate) use matcher::Matcher;
 pub use matcher::ConstraintFault;
+pub(crate) use matcher::Matcher;
 
 use limits::{READING_TIME, SOURCE_BYTES};
 

@@ -32,8 +32,20 @@ const JOINED_PATTERNS: usize = 3;
 
 /// Keywords beside which another schema may stand without having to hold together with something.
 const HARMLESS: [&str; 14] = [
-    "type", "title", "description", "default", "examples", "$comment", "$schema", "$id", "$defs",
-    "definitions", "deprecated", "readOnly", "writeOnly", "discriminator",
+    "type",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "$schema",
+    "$id",
+    "$defs",
+    "definitions",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "discriminator",
 ];
 
 /// Keywords whose schemas hold for the same value as what stands beside them.
@@ -132,7 +144,10 @@ impl<'s> Seen<'s> {
         }
     }
 
-    fn look_at(&mut self, fields: &'s serde_json::Map<String, Value>) -> Result<(), ConstraintError> {
+    fn look_at(
+        &mut self,
+        fields: &'s serde_json::Map<String, Value>,
+    ) -> Result<(), ConstraintError> {
         for (name, value) in fields {
             match (name.as_str(), value) {
                 ("pattern", Value::String(pattern)) => {

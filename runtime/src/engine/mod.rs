@@ -375,9 +375,7 @@ impl<M: StepModel> Engine<M> {
         let ends = sequence.stop_tokens.contains(&token);
         let is_whole = match &mut sequence.matcher {
             // Where the model gives all allowed tokens minus infinity, another one is as good.
-            Some(_) if logits[token as usize] == f32::NEG_INFINITY => {
-                Err(ConstraintFault::NoToken)
-            }
+            Some(_) if logits[token as usize] == f32::NEG_INFINITY => Err(ConstraintFault::NoToken),
             Some(matcher) if !ends => matcher.take(token),
             _ => Ok(false),
         };

@@ -143,7 +143,9 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Part { part: "chat template", reason } => {
                 Failure::field("messages", format!("the chat template refuses them: {reason}"))
             }
-            RuntimeError::Absent(_) | RuntimeError::Constraint(_) => Failure::new(StatusCode::BAD_REQUEST, error.to_string()),
+            RuntimeError::Absent(_) | RuntimeError::Constraint(_) => {
+                Failure::new(StatusCode::BAD_REQUEST, error.to_string())
+            }
             _ => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }

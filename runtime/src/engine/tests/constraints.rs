@@ -78,8 +78,7 @@ fn an_answer_ends_where_nothing_can_follow() {
     let mut engine = engine(1, 16);
     let choice = grammar(&Constraint::Choice(vec!["yes".into(), "no".into()]));
     for ignore_eos in [false, true] {
-        let request =
-            Request { constraint: Some(choice.clone()), ignore_eos, ..request(3, 4, 20) };
+        let request = Request { constraint: Some(choice.clone()), ignore_eos, ..request(3, 4, 20) };
         let answer = engine.generate(vec![request]).unwrap().remove(0);
         assert!(answer.text == "yes" || answer.text == "no", "{answer:?}");
         assert_eq!(answer.reason, FinishReason::Stop);
