@@ -230,6 +230,12 @@ fn refused(reason: impl std::fmt::Display) -> ConstraintError {
     if reason.starts_with("panic:") {
         return ConstraintError::Refused("it cannot be read".into());
     }
+    // Its own words name an option that there is not here.
+    if reason.contains("coerce_one_of") {
+        let reason = "oneOf is supported only where it can be seen that no value fits two of its \
+                      schemas, which is not so behind $ref; use anyOf";
+        return ConstraintError::Refused(reason.into());
+    }
     let lines: Vec<&str> =
         reason.lines().take_while(|line| !line.starts_with('<')).take(4).collect();
     let mut reason = lines.join("\n");

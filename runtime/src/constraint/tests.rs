@@ -181,6 +181,7 @@ fn what_cannot_be_kept_to_is_refused_with_its_reason() {
         (schema(json!({"type": "string", "format": "phone"})), "phone"),
         (schema(json!({"$ref": "https://example.org/schema"})), "example.org"),
         (schema(json!({"type": "strin"})), "strin"),
+        (schema(json!({"oneOf": [{"type": "string"}, {"maxLength": 3}]})), "anyOf"),
         (schema(json!({"x-guidance": {"lenient": true}})), "x-guidance"),
         (schema(json!([])), "an object"),
         (schema(json!(false)), "nsatisfiable"),
