@@ -179,13 +179,14 @@ impl Model {
         Ok(grammars.read(constraint)?)
     }
 
-    /// Bytes that constrained answers take at most when so many are given at once.
-    pub fn constraint_memory(&self, slots: u32) -> Result<u64, RuntimeError> {
+    /// Bytes that constrained answers take at most, so many of which are given at once, for so many requests
+    /// that are served or wait.
+    pub fn constraint_memory(&self, slots: u32, places: u32) -> Result<u64, RuntimeError> {
         let Some(tokenizer) = self.tokenizer()? else { return Ok(0) };
         let bytes = |id| tokenizer.token_bytes(id).map_or(0, |bytes| bytes.len() as u64);
         let bytes = (0..tokenizer.vocabulary()).map(bytes).sum();
         let header = self.compiled.header();
-        Ok(limits::memory(header.vocabulary, bytes, slots, header.context))
+        Ok(limits::memory(header.vocabulary, bytes, header.context, slots, places))
     }
 
     /// How tokens are chosen when nobody says: greedily, unless the model's authors ask for

@@ -5,6 +5,20 @@
 //! it takes the logits of all tokens away that cannot go on. So an answer keeps to its grammar in every
 //! byte, and is a beginning of something that does where it is cut short.
 //!
+//! ```no_run
+//! use weir_runtime::{Constraint, Model, Request};
+//!
+//! # fn main() -> Result<(), weir_runtime::RuntimeError> {
+//! let model = Model::open("tales")?;
+//! let answers = Constraint::Choice(vec!["yes".into(), "no".into()]);
+//! let constraint = Some(model.grammar(&answers)?);
+//! let prompt = model.encode("Did they live happily ever after?")?;
+//! let request = Request { prompt, constraint, ..Request::default() };
+//! # drop(request);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Automata and masks are those of `llguidance` (derivatives of regular expressions under an Earley
 //! parser). What it may spend on a grammar and on a step is bounded by counts ([`limits`], `weight`), so
 //! that the same is refused on every machine; reading has a limit in time besides, for what those miss.
