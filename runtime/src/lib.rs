@@ -20,6 +20,7 @@
 pub mod cache;
 pub mod command;
 pub mod comparison;
+pub mod constraint;
 pub mod cores;
 pub mod drafts;
 pub mod engine;
@@ -40,6 +41,7 @@ pub mod text;
 pub mod weights;
 pub mod work;
 
+pub use constraint::{Constraint, ConstraintError, ConstraintFault, Grammar, Grammars};
 pub use engine::{
     Completion, Engine, Event, FinishReason, History, Request, RequestId, RequestRules, Usage,
 };

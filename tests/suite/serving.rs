@@ -1,6 +1,8 @@
 //! `serve`: what is asked over HTTP is what the program says without it, whoever else asks; what cannot
 //! be done is refused by name; nobody can hold what others need.
 
+mod constraints;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +21,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 13] = [
+    let checks: [Check; 16] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -33,6 +35,9 @@ pub fn trials() -> Vec<Trial> {
         ("drain", drain),
         ("overdue", overdue),
         ("notices", notices),
+        ("constraints_kept", constraints::kept),
+        ("constraints_in_company", constraints::in_company),
+        ("constraints_refused", constraints::refused),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
@@ -368,9 +373,9 @@ fn mistakes() -> Result<()> {
         (talk, chat(json!({"tools": [{"type": "function"}]})), 400, "tools".into()),
         (
             talk,
-            chat(json!({"response_format": {"type": "json_object"}})),
+            chat(json!({"response_format": {"type": "json_lines"}})),
             400,
-            "response_format".into(),
+            "response_format.type".into(),
         ),
         ("/tokenize", json!({}), 400, "prompt".into()),
         ("/detokenize", json!({"tokens": [99_999_999]}), 400, "tokens[0]".into()),

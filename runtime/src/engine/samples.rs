@@ -9,6 +9,7 @@
 use super::left::Beginning;
 use super::sequence::Sequence;
 use super::{Choice, Engine, Event, History, Request, RequestId};
+use crate::constraint::Matcher;
 use crate::error::RequestError;
 use crate::forward::{StepFault, StepModel};
 use crate::sampling::{Sampler, SamplingOptions};
@@ -85,6 +86,7 @@ impl<M: StepModel> Engine<M> {
             drafted: 0,
             accepted: 0,
             stop_tokens: ends,
+            matcher: request.constraint.clone().map(Matcher::new),
             tokens,
             prompt_rows,
             laid_out: prompt_rows,

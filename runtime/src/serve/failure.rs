@@ -79,6 +79,9 @@ impl Failure {
                 )
                 .coded("deadline_exceeded"),
             ),
+            End::LeftGrammar(fault) => Some(
+                Failure::new(StatusCode::BAD_REQUEST, fault.to_string()).coded("constraint_failed"),
+            ),
             End::Failed(reason) => {
                 Some(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason.clone()))
             }
@@ -124,6 +127,7 @@ impl From<RequestError> for Failure {
             RequestError::NoSamples | RequestError::SamplesIncremental { .. } => {
                 Failure::field("n", message)
             }
+            RequestError::ForeignGrammar { .. } => Failure::field("response_format", message),
             RequestError::Empty | RequestError::UnknownToken { .. } => {
                 Failure::field("prompt", message)
             }
@@ -139,7 +143,9 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Part { part: "chat template", reason } => {
                 Failure::field("messages", format!("the chat template refuses them: {reason}"))
             }
-            RuntimeError::Absent(_) => Failure::new(StatusCode::BAD_REQUEST, error.to_string()),
+            RuntimeError::Absent(_) | RuntimeError::Constraint(_) => {
+                Failure::new(StatusCode::BAD_REQUEST, error.to_string())
+            }
             _ => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }

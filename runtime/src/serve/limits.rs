@@ -50,6 +50,9 @@ pub const STOP_BYTES: usize = 256;
 /// Entries of `logit_bias`.
 pub const BIASES: usize = 1024;
 
+/// Texts that an answer can be chosen from.
+pub const CHOICES: usize = 4096;
+
 /// Alternatives reported with a token.
 pub const LOGPROBS: u32 = 20;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::sampling::TokenLogprobs;
-use crate::{FinishReason, Usage};
+use crate::{ConstraintFault, FinishReason, Usage};
 
 /// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub enum End {
     WaitedTooLong,
     /// The answer was not complete when its time was over.
     Overdue,
+    /// The answer could not be held to its grammar any longer.
+    LeftGrammar(ConstraintFault),
     /// The engine failed: a bug, or a damaged model.
     Failed(String),
 }

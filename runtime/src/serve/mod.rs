@@ -134,6 +134,8 @@ pub fn memory_ceiling(
     let slots = options.runtime.slots.unwrap_or(header.slots);
     let answers = u64::from(slots) * u64::from(header.context);
     let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
+    let places = slots.saturating_add(options.queue.unwrap_or(2 * slots));
+    let server = server.saturating_add(model.constraint_memory(slots, places)?);
     Ok(MemoryCeiling { server, ..engine })
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::board::Board;
 use super::mailbox::{End, Outbox};
-use crate::forward::StepModel;
+use crate::forward::{StepFault, StepModel};
 use crate::{Engine, Event, FinishReason, Request, RequestId, RuntimeError};
 
 /// A request with all of its answers.
@@ -170,7 +170,11 @@ impl<M: StepModel> Worker<M> {
                 }
                 Event::Failed(fault) => {
                     board.failed();
-                    ("", End::Failed(RuntimeError::from(fault).to_string()))
+                    let end = match fault {
+                        StepFault::Constraint(fault) => End::LeftGrammar(fault),
+                        fault => End::Failed(RuntimeError::from(fault).to_string()),
+                    };
+                    ("", end)
                 }
             };
             job.outbox.end(answer.number, text, end);

@@ -8,11 +8,15 @@ use std::fmt::Formatter;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::serve::limits::{BIASES, PROMPTS, STOPS};
+use crate::serve::limits::{BIASES, CHOICES, PROMPTS, STOPS};
 
 /// Stop texts: one, or a list.
 #[derive(Debug)]
 pub struct Stops(pub Vec<String>);
+
+/// Texts to choose from.
+#[derive(Debug)]
+pub struct Choices(pub Vec<String>);
 
 /// Biases by the token's number.
 #[derive(Debug)]
@@ -64,6 +68,24 @@ impl<'de> Deserialize<'de> for Stops {
             }
         }
         deserializer.deserialize_any(Reader)
+    }
+}
+
+impl<'de> Deserialize<'de> for Choices {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Choices, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Choices;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "a list of {CHOICES} texts at most")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Choices, A::Error> {
+                rest_of(list, Vec::new(), CHOICES).map(Choices)
+            }
+        }
+        deserializer.deserialize_seq(Reader)
     }
 }
 

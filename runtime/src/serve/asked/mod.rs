@@ -3,6 +3,7 @@
 //! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
+mod constraints;
 mod lists;
 mod messages;
 #[cfg(test)]
@@ -10,9 +11,11 @@ mod tests;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
+use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
 pub use lists::Prompts;
-use lists::{Biases, Stops};
+use lists::{Biases, Choices, Stops};
 pub use messages::{MessageFields, read_messages};
 
 use super::failure::Failure;
@@ -43,14 +46,15 @@ pub struct GenerationFields {
     max_completion_tokens: Option<u32>,
     ignore_eos: Option<bool>,
     priority: Option<i32>,
-    response_format: Option<Typed>,
+    response_format: Option<ResponseFormat>,
     tools: Option<Vec<IgnoredAny>>,
     functions: Option<Vec<IgnoredAny>>,
-    guided_json: Option<IgnoredAny>,
-    guided_regex: Option<IgnoredAny>,
-    guided_grammar: Option<IgnoredAny>,
-    guided_choice: Option<IgnoredAny>,
-    structured_outputs: Option<IgnoredAny>,
+    guided_json: Option<Box<RawValue>>,
+    guided_regex: Option<String>,
+    guided_grammar: Option<String>,
+    guided_choice: Option<Choices>,
+    guided_whitespace_pattern: Option<IgnoredAny>,
+    structured_outputs: Option<StructuredOutputs>,
     audio: Option<IgnoredAny>,
     prompt_logprobs: Option<IgnoredAny>,
 }
@@ -58,12 +62,6 @@ pub struct GenerationFields {
 #[derive(Debug, Default, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Typed {
-    #[serde(rename = "type")]
-    name: String,
 }
 
 /// What is wanted, but for the prompt.
@@ -104,6 +102,7 @@ impl GenerationFields {
             stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             priority: self.priority.unwrap_or(i32::MIN),
+            constraint: self.constraint().resolve(model)?,
             ..Request::default()
         };
         let include_usage =
@@ -112,25 +111,29 @@ impl GenerationFields {
     }
 
     fn refuse_unsupported(&self) -> Result<(), Failure> {
-        let is_constrained =
-            self.response_format.as_ref().is_some_and(|format| format.name != "text");
         let is_given =
             |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|l| !l.is_empty());
         let fields = [
-            ("response_format", is_constrained),
             ("tools", is_given(&self.tools)),
             ("functions", is_given(&self.functions)),
-            ("guided_json", self.guided_json.is_some()),
-            ("guided_regex", self.guided_regex.is_some()),
-            ("guided_grammar", self.guided_grammar.is_some()),
-            ("guided_choice", self.guided_choice.is_some()),
-            ("structured_outputs", self.structured_outputs.is_some()),
+            ("guided_whitespace_pattern", self.guided_whitespace_pattern.is_some()),
             ("audio", self.audio.is_some()),
             ("prompt_logprobs", self.prompt_logprobs.is_some()),
         ];
         match fields.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(unsupported(field)),
             None => Ok(()),
+        }
+    }
+
+    fn constraint(&self) -> ConstraintFields<'_> {
+        ConstraintFields {
+            response_format: self.response_format.as_ref(),
+            structured_outputs: self.structured_outputs.as_ref(),
+            guided_json: self.guided_json.as_deref(),
+            guided_regex: self.guided_regex.as_deref(),
+            guided_choice: self.guided_choice.as_ref(),
+            guided_grammar: self.guided_grammar.as_deref(),
         }
     }
 
