@@ -79,7 +79,7 @@ fn forms() -> Vec<(Value, fn(&str) -> Result<()>)> {
 }
 
 fn with(fields: &Value, extra: Value) -> Value {
-    let mut body = completion(json!({"max_tokens": 200}));
+    let mut body = completion(json!({"max_tokens": 600}));
     for more in [fields, &extra] {
         if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
             body.extend(more.clone());
@@ -108,7 +108,7 @@ pub fn kept() -> Result<()> {
     // Conversations likewise. What is cut short is a beginning.
     let messages = json!([{"role": "user", "content": "Who are you?"}]);
     let body =
-        json!({"messages": messages, "response_format": schema(), "max_tokens": 200, "seed": 4});
+        json!({"messages": messages, "response_format": schema(), "max_tokens": 600, "seed": 4});
     let chat = server.post_ok("/v1/chat/completions", &body)?;
     let content = chat["choices"][0]["message"]["content"].as_str().context("a text")?;
     is_person(content)?;
