@@ -1,7 +1,5 @@
 //! Answers of a server that keep to a form: a schema, a choice, a regular expression, a grammar.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_tests::server::{Server, read_response};
@@ -92,7 +90,7 @@ fn with(fields: &Value, extra: Value) -> Value {
 pub fn kept() -> Result<()> {
     let server = start(&[])?;
     for (fields, check) in forms() {
-        for (temperature, seed) in [(0, 0), (1, 1), (1, 2), (1, 3)] {
+        for (temperature, seed) in [(0, 0), (1, 1), (1, 2)] {
             let mut body = with(&fields, json!({"temperature": temperature, "seed": seed, "n": 2}));
             let whole = server.post_ok(TEXT, &body)?;
             body["stream"] = true.into();
@@ -135,7 +133,7 @@ pub fn kept() -> Result<()> {
 
 /// The same answers among others, of which some keep to nothing and some to something else.
 pub fn in_company() -> Result<()> {
-    let server = Arc::new(start(&[])?);
+    let server = start(&[])?;
     let mut bodies: Vec<Value> = forms()
         .iter()
         .map(|(fields, _)| with(fields, json!({"temperature": 1, "seed": 9})))
