@@ -96,7 +96,7 @@ pub enum ConstraintError {
 
 /// Space between the parts of JSON: none, one, or a new line with what it is indented by. Models that
 /// are free to may write space without end.
-const JSON_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,64}";
+const JSON_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,20}";
 
 impl Constraint {
     /// The grammar that llguidance is given.

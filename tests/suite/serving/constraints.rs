@@ -1,7 +1,5 @@
 //! Answers of a server that keep to a form: a schema, a choice, a regular expression, a grammar.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_tests::server::{Server, read_response};
@@ -79,7 +77,7 @@ fn forms() -> Vec<(Value, fn(&str) -> Result<()>)> {
 }
 
 fn with(fields: &Value, extra: Value) -> Value {
-    let mut body = completion(json!({"max_tokens": 200}));
+    let mut body = completion(json!({"max_tokens": 600}));
     for more in [fields, &extra] {
         if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
             body.extend(more.clone());
@@ -92,7 +90,7 @@ fn with(fields: &Value, extra: Value) -> Value {
 pub fn kept() -> Result<()> {
     let server = start(&[])?;
     for (fields, check) in forms() {
-        for (temperature, seed) in [(0, 0), (1, 1), (1, 2), (1, 3)] {
+        for (temperature, seed) in [(0, 0), (1, 1), (1, 2)] {
             let mut body = with(&fields, json!({"temperature": temperature, "seed": seed, "n": 2}));
             let whole = server.post_ok(TEXT, &body)?;
             body["stream"] = true.into();
@@ -108,7 +106,7 @@ pub fn kept() -> Result<()> {
     // Conversations likewise. What is cut short is a beginning.
     let messages = json!([{"role": "user", "content": "Who are you?"}]);
     let body =
-        json!({"messages": messages, "response_format": schema(), "max_tokens": 200, "seed": 4});
+        json!({"messages": messages, "response_format": schema(), "max_tokens": 600, "seed": 4});
     let chat = server.post_ok("/v1/chat/completions", &body)?;
     let content = chat["choices"][0]["message"]["content"].as_str().context("a text")?;
     is_person(content)?;
@@ -135,7 +133,7 @@ pub fn kept() -> Result<()> {
 
 /// The same answers among others, of which some keep to nothing and some to something else.
 pub fn in_company() -> Result<()> {
-    let server = Arc::new(start(&[])?);
+    let server = start(&[])?;
     let mut bodies: Vec<Value> = forms()
         .iter()
         .map(|(fields, _)| with(fields, json!({"temperature": 1, "seed": 9})))
