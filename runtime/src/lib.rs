@@ -30,6 +30,7 @@ pub mod forward;
 pub mod machine;
 pub mod memory;
 mod model;
+pub mod notation;
 pub mod probe;
 pub mod sampling;
 pub mod scheduler;

@@ -3,17 +3,23 @@
 //! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
+mod blocks;
+mod items;
 mod lists;
 mod messages;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+pub use blocks::AnthropicFields;
+pub use items::ResponsesFields;
 pub use lists::Prompts;
 use lists::{Biases, Stops};
-pub use messages::{MessageFields, read_messages};
+pub use messages::{MessageList, read_messages};
+pub use tools::{ToolFieldsOfRequest, Tools, Variables, check_size, read_variables};
 
 use super::failure::Failure;
 use super::limits::{SAMPLES, STOP_BYTES};
@@ -44,8 +50,6 @@ pub struct GenerationFields {
     ignore_eos: Option<bool>,
     priority: Option<i32>,
     response_format: Option<Typed>,
-    tools: Option<Vec<IgnoredAny>>,
-    functions: Option<Vec<IgnoredAny>>,
     guided_json: Option<IgnoredAny>,
     guided_regex: Option<IgnoredAny>,
     guided_grammar: Option<IgnoredAny>,
@@ -114,12 +118,8 @@ impl GenerationFields {
     fn refuse_unsupported(&self) -> Result<(), Failure> {
         let is_constrained =
             self.response_format.as_ref().is_some_and(|format| format.name != "text");
-        let is_given =
-            |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|l| !l.is_empty());
         let fields = [
             ("response_format", is_constrained),
-            ("tools", is_given(&self.tools)),
-            ("functions", is_given(&self.functions)),
             ("guided_json", self.guided_json.is_some()),
             ("guided_regex", self.guided_regex.is_some()),
             ("guided_grammar", self.guided_grammar.is_some()),
@@ -160,7 +160,7 @@ impl GenerationFields {
     }
 
     fn biases(&self) -> Result<Vec<(u32, f32)>, Failure> {
-        let Some(Biases(given)) = &self.logit_bias else { return Ok(Vec::new()) };
+        let Some(Biases { entries: given }) = &self.logit_bias else { return Ok(Vec::new()) };
         let bias = |(token, bias): &(String, f32)| {
             let field = || format!("logit_bias.{token}");
             let id = token.parse().map_err(|_| {
