@@ -171,5 +171,9 @@ fn named(name: &str, arguments: &str, id: Option<String>) -> Option<ToolCall> {
         && !name.contains(['<', '>', '[', ']', '{', '}']);
     let is_object = arguments.trim_start().starts_with('{')
         && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok();
-    (is_name && is_object).then(|| ToolCall { id, name: name.to_owned(), arguments: arguments.to_owned() })
+    (is_name && is_object).then(|| ToolCall {
+        id,
+        name: name.to_owned(),
+        arguments: arguments.to_owned(),
+    })
 }

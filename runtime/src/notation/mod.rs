@@ -65,7 +65,8 @@ impl Notation {
             Some(CallNotation::Mistral)
         } else if writes(calls::HERMES_BEGIN) {
             (!is_xml).then_some(CallNotation::Hermes)
-        } else if writes(calls::PYTHON_TAG) || (writes("{\"name\": ") && writes("\"parameters\": ")) {
+        } else if writes(calls::PYTHON_TAG) || (writes("{\"name\": ") && writes("\"parameters\": "))
+        {
             Some(CallNotation::Llama)
         } else {
             None

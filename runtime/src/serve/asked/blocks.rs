@@ -127,7 +127,10 @@ impl AnthropicFields {
     /// Variables of the template: that by which most of them turn thoughts on and off.
     pub fn variables(&self) -> Vec<(String, String)> {
         let thinks = self.thinking.as_ref().map(|thinking| thinking.kind != "disabled");
-        thinks.map(|thinks| ("enable_thinking".to_owned(), thinks.to_string())).into_iter().collect()
+        thinks
+            .map(|thinks| ("enable_thinking".to_owned(), thinks.to_string()))
+            .into_iter()
+            .collect()
     }
 
     /// The messages that a template sees.

@@ -128,8 +128,9 @@ impl ResponsesFields {
     /// Variables of the template.
     pub fn variables(&self) -> Vec<(String, String)> {
         let effort = self.reasoning.as_ref().and_then(|fields| fields.effort.as_ref());
-        let variable =
-            |effort: &String| ("reasoning_effort".to_owned(), serde_json::json!(effort).to_string());
+        let variable = |effort: &String| {
+            ("reasoning_effort".to_owned(), serde_json::json!(effort).to_string())
+        };
         effort.map(variable).into_iter().collect()
     }
 

@@ -113,9 +113,7 @@ fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
 pub(super) fn check_name(place: &str, name: Option<&str>) -> Result<(), Failure> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     match name {
-        Some(name)
-            if !name.is_empty() && name.len() <= TOOL_NAME && name.bytes().all(is_plain) =>
-        {
+        Some(name) if !name.is_empty() && name.len() <= TOOL_NAME && name.bytes().all(is_plain) => {
             Ok(())
         }
         _ => {

@@ -57,8 +57,7 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let template = app.model.template()?;
     let tools = fields.tools(template)?;
     let messages = fields.messages(template)?;
-    let (prompt, rules) =
-        converse(app, &messages, &tools, &fields.variables(), &mut generation)?;
+    let (prompt, rules) = converse(app, &messages, &tools, &fields.variables(), &mut generation)?;
     let stops = named_stops(app, &generation)?;
     let form = MessagesForm::new(letterhead(app, "msg_"), prompt.len());
     let rules = crate::serve::reading::ReadingRules { stops, ..rules };

@@ -42,8 +42,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let tools = fields.tools(template)?;
     let in_input = |failure| renamed(failure, "input");
     let messages = fields.messages(template)?;
-    let (prompt, rules) = converse(app, &messages, &tools, &fields.variables(), &mut generation)
-        .map_err(in_input)?;
+    let (prompt, rules) =
+        converse(app, &messages, &tools, &fields.variables(), &mut generation).map_err(in_input)?;
     let sampling = &generation.request.sampling;
     let form = ResponsesForm::new(
         letterhead(app, "resp_"),
