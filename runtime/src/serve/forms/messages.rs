@@ -110,7 +110,7 @@ fn stop_reason(ending: &Ending) -> (Option<&'static str>, Option<String>) {
 
 fn usage(counts: &Counts) -> Value {
     json!({
-        "input_tokens": counts.prompt_tokens - counts.cached_tokens,
+        "input_tokens": counts.prompt_tokens.saturating_sub(counts.cached_tokens),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": counts.cached_tokens,
         "output_tokens": counts.completion_tokens,
