@@ -31,6 +31,7 @@ pub mod forward;
 pub mod machine;
 pub mod memory;
 mod model;
+pub mod notation;
 pub mod probe;
 pub mod sampling;
 pub mod scheduler;

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::facts::Facts;
 use crate::forward::Forward;
 use crate::memory::MemoryCeiling;
+use crate::notation::Notation;
 use crate::sampling::SamplingOptions;
 use crate::template::{ChatMessage, ChatTemplate};
 use crate::{CompiledModel, RuntimeError, RuntimeOptions};
@@ -187,6 +188,13 @@ impl Model {
         let bytes = (0..tokenizer.vocabulary()).map(bytes).sum();
         let header = self.compiled.header();
         Ok(limits::memory(header.vocabulary, bytes, header.context, slots, places))
+    }
+
+    /// How the model writes thoughts and calls of tools.
+    pub fn notation(&self) -> Result<Notation, RuntimeError> {
+        let tokenizer = self.tokenizer()?;
+        let has = |text: &str| tokenizer.is_some_and(|known| known.token_id(text).is_some());
+        Ok(Notation::of(self.compiled.chat_template(), has))
     }
 
     /// How tokens are chosen when nobody says: greedily, unless the model's authors ask for

@@ -59,19 +59,29 @@ fn overlap(text: &str, stop: &str) -> usize {
 /// Turns the tokens of one answer into text.
 #[derive(Clone, Debug)]
 pub struct TextStream {
+    tokenizer: Tokenizer,
     decoder: DecodeStream,
     stops: StopFilter,
+    shown: Vec<u32>,
 }
 
 impl TextStream {
-    /// A stream that leaves out special tokens and ends at stop strings.
-    pub fn new(tokenizer: &Tokenizer, stops: Vec<String>) -> TextStream {
-        TextStream { decoder: tokenizer.decode_stream(true), stops: StopFilter::new(stops) }
+    /// A stream that ends at stop strings and leaves out special tokens, but for those that are `shown`.
+    pub fn new(tokenizer: &Tokenizer, stops: Vec<String>, shown: Vec<u32>) -> TextStream {
+        TextStream {
+            tokenizer: tokenizer.clone(),
+            decoder: tokenizer.decode_stream(false),
+            stops: StopFilter::new(stops),
+            shown,
+        }
     }
 
     /// Takes a token, appends the text that is certain to `out`, and says whether a stop string has
     /// occurred.
     pub fn push(&mut self, token: u32, out: &mut String) -> bool {
+        if self.tokenizer.is_special(token) && !self.shown.contains(&token) {
+            return false;
+        }
         self.decoder.push(token).is_some_and(|text| self.stops.push(&text, out))
     }
 

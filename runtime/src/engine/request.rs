@@ -18,6 +18,8 @@ pub struct Request {
     pub choice: u32,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
+    /// Special tokens whose text is part of the answer, unlike that of others.
+    pub shown_tokens: Vec<u32>,
     /// Further tokens that end the answer.
     pub stop_tokens: Vec<u32>,
     /// Whether the model's own end tokens are tokens like any other; under a constraint they are none at

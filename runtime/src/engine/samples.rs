@@ -76,7 +76,9 @@ impl<M: StepModel> Engine<M> {
         let sampling = SamplingOptions { seed, ..sampling.clone() };
         let mut tokens = Vec::with_capacity(prompt.len() + max_tokens as usize);
         tokens.extend_from_slice(prompt);
-        let text = |tokenizer| TextStream::new(tokenizer, request.stop.clone());
+        let text = |tokenizer| {
+            TextStream::new(tokenizer, request.stop.clone(), request.shown_tokens.clone())
+        };
         Sequence {
             rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),
             sampler: Sampler::new(sampling, *choice, prompt, shape.vocabulary as usize),

@@ -42,6 +42,22 @@ pub const PROMPTS: usize = 64;
 /// Messages of a conversation.
 pub const MESSAGES: usize = 4096;
 
+/// Calls of tools in a message.
+pub const CALLS: usize = 128;
+
+/// Tools of a request.
+pub const TOOLS: usize = 128;
+
+/// Bytes of a tool's name.
+pub const TOOL_NAME: usize = 64;
+
+/// Variables that a request gives the chat template.
+pub const VARIABLES: usize = 64;
+
+/// Bytes of JSON in all tools of a request, in the arguments of all calls in its messages, and in its
+/// template's variables: each. Values of a template take up to twelve times the space.
+pub const TEMPLATE_JSON: usize = 512 << 10;
+
 /// Stop texts, and the bytes of each.
 pub const STOPS: usize = 16;
 /// See above.

@@ -5,7 +5,8 @@
 //! tokenizers, and writes answers. Neither waits for the other but where there is nothing to do.
 //!
 //! A request passes: connection (`connections`) → route (`routes`) → fields (`asked`) → a place in
-//! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → answer (`answer`, `forms`).
+//! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → what it means (`reading`) → answer (`answer`,
+//! `forms`).
 
 mod answer;
 mod app;
@@ -18,6 +19,7 @@ mod json;
 mod keys;
 mod limits;
 mod mailbox;
+mod reading;
 mod routes;
 mod worker;
 
@@ -163,6 +165,7 @@ async fn run(
         model.template()?;
     }
     let longest_text = model.longest_text()?;
+    let notation = model.notation()?;
     let engine = model.engine(&options.runtime)?;
     let (rules, slots) = (engine.rules(), engine.model().shape().slots);
     let rows_of_slot = model.compiled().layouts().iter().map(|layout| layout.rows).max();
@@ -207,7 +210,8 @@ async fn run(
         all_places,
         keys: RwLock::new(Arc::new(keys)),
         draining: AtomicBool::new(false),
-        ids: Ids::default(),
+        ids: Arc::new(Ids::default()),
+        notation,
     });
     raise_file_limit(limits.connections);
     let connections = Connections::new(limits, board);

@@ -168,7 +168,7 @@ fn text(
 }
 
 fn texts(field: &'static str, choice: Option<&Choices>) -> Option<(&'static str, Constraint)> {
-    choice.map(|Choices(texts)| (field, Constraint::Choice(texts.clone())))
+    choice.map(|choices| (field, Constraint::Choice(choices.entries.clone())))
 }
 
 /// A schema that is an object, or a text that is one, as vLLM takes it.

@@ -3,20 +3,26 @@
 //! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
+mod blocks;
 mod constraints;
+mod items;
 mod lists;
 mod messages;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+pub use blocks::AnthropicFields;
 use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
+pub use items::ResponsesFields;
 pub use lists::Prompts;
 use lists::{Biases, Choices, Stops};
-pub use messages::{MessageFields, read_messages};
+pub use messages::{MessageList, read_messages};
+pub use tools::{ToolFieldsOfRequest, Tools, Variables, check_size, read_variables};
 
 use super::failure::Failure;
 use super::limits::{SAMPLES, STOP_BYTES};
@@ -47,8 +53,6 @@ pub struct GenerationFields {
     ignore_eos: Option<bool>,
     priority: Option<i32>,
     response_format: Option<ResponseFormat>,
-    tools: Option<Vec<IgnoredAny>>,
-    functions: Option<Vec<IgnoredAny>>,
     guided_json: Option<Box<RawValue>>,
     guided_regex: Option<String>,
     guided_grammar: Option<String>,
@@ -111,11 +115,7 @@ impl GenerationFields {
     }
 
     fn refuse_unsupported(&self) -> Result<(), Failure> {
-        let is_given =
-            |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|l| !l.is_empty());
         let fields = [
-            ("tools", is_given(&self.tools)),
-            ("functions", is_given(&self.functions)),
             ("guided_whitespace_pattern", self.guided_whitespace_pattern.is_some()),
             ("audio", self.audio.is_some()),
             ("prompt_logprobs", self.prompt_logprobs.is_some()),
@@ -163,7 +163,7 @@ impl GenerationFields {
     }
 
     fn biases(&self) -> Result<Vec<(u32, f32)>, Failure> {
-        let Some(Biases(given)) = &self.logit_bias else { return Ok(Vec::new()) };
+        let Some(Biases { entries: given }) = &self.logit_bias else { return Ok(Vec::new()) };
         let bias = |(token, bias): &(String, f32)| {
             let field = || format!("logit_bias.{token}");
             let id = token.parse().map_err(|_| {

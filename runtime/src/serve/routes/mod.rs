@@ -3,15 +3,22 @@
 //! | path | file |
 //! |---|---|
 //! | `/`, `/page.js`, `/page.css` | `page` |
-//! | `/v1/chat/completions`, `/v1/completions` | `generate` |
+//! | `/v1/chat/completions` | `chat` |
+//! | `/v1/completions` | `text` |
+//! | `/v1/responses` | `responses` |
+//! | `/v1/messages` | `messages` |
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
 
+mod chat;
 mod generate;
 mod health;
+mod messages;
 mod models;
 mod page;
+mod responses;
+mod text;
 mod tokens;
 
 use std::sync::Arc;
@@ -39,8 +46,9 @@ pub fn router(app: Arc<App>) -> Router {
         // As vLLM calls it.
         .route("/health", get(health::ready));
     let guarded = Router::new()
-        .route("/v1/chat/completions", post(generate::chat))
-        .route("/v1/completions", post(generate::text))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/completions", post(text::text))
+        .route("/v1/responses", post(responses::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
@@ -48,7 +56,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/status", get(health::status))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise));
+    // The same behind the same door, whose refusals are in its own words as well.
+    let anthropic = Router::new()
+        .route("/v1/messages", post(messages::create))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise))
+        .route_layer(middleware::map_response(messages::in_own_words));
     open.merge(guarded)
+        .merge(anthropic)
         .method_not_allowed_fallback(|| async {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
         })
