@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 /// A response.
@@ -62,30 +64,54 @@ impl Server {
         options: &[&str],
         environment: &[(&str, &OsStr)],
     ) -> Result<Server> {
+        Server::start_at(binary, 0, options, environment)
+    }
+
+    /// The same on a port of the caller's choice.
+    pub fn start_at(
+        binary: &Binary,
+        port: u16,
+        options: &[&str],
+        environment: &[(&str, &OsStr)],
+    ) -> Result<Server> {
         let mut command = Command::new(binary.path());
-        command.args(["serve", "--port", "0"]).args(options);
+        command.args(["serve", "--port", &port.to_string()]).args(options);
         command.envs(environment.iter().copied());
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let errors = child.stderr.take().context("standard error is piped")?;
+        let said = Arc::new(Mutex::new(Vec::new()));
         let (sender, lines) = channel();
+        let heard = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
                 // Read to the end even when nobody listens: a full pipe would stop the server.
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
                 let _ = sender.send(line);
             }
         });
-        let mut said = Vec::new();
-        let address = loop {
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], port)), said };
+        server.address = loop {
             let Ok(line) = lines.recv_timeout(PATIENCE) else {
-                let _ = child.kill();
-                bail!("the server did not listen; it said {said:?}");
+                bail!("the server did not listen; it said {:?}", server.said());
             };
             if let Some(address) = line.strip_prefix("listening at http://") {
                 break address.parse().with_context(|| line.clone())?;
             }
-            said.push(line);
         };
-        Ok(Server { child, address })
+        Ok(server)
+    }
+
+    /// The lines that it has written, errors and panics among them.
+    pub fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A number of `/proc/PID/status`, in KiB: `VmRSS`, `VmHWM`.
+    pub fn memory(&self, name: &str) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("a line")?;
+        let number = line.trim_start_matches(':').trim().trim_end_matches("kB").trim();
+        number.parse().with_context(|| line.to_owned())
     }
 
     /// Where it listens.
@@ -100,10 +126,7 @@ impl Server {
 
     /// A connection on which nothing has been said.
     pub fn connect(&self) -> Result<TcpStream> {
-        let stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(stream)
+        connect(self.address)
     }
 
     /// Sends a request and reads its response.
@@ -120,17 +143,7 @@ impl Server {
         fields: &[&str],
         body: &str,
     ) -> Result<TcpStream> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
-        for field in fields {
-            head.push_str(field);
-            head.push_str("\r\n");
-        }
-        if !body.is_empty() {
-            head.push_str(&format!("content-length: {}\r\n", body.len()));
-        }
-        let mut stream = self.connect()?;
-        stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
-        Ok(stream)
+        begin(self.address, method, path, fields, body)
     }
 
     /// Asks for a path.
@@ -189,6 +202,34 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends a request to whoever listens there, and leaves the response to be read.
+pub fn begin(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[&str],
+    body: &str,
+) -> Result<TcpStream> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for field in fields {
+        head.push_str(field);
+        head.push_str("\r\n");
+    }
+    if !body.is_empty() {
+        head.push_str(&format!("content-length: {}\r\n", body.len()));
+    }
+    let mut stream = connect(address)?;
+    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
+    Ok(stream)
 }
 
 /// Reads a response to its end.

@@ -7,10 +7,12 @@
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
+//! | `/openapi.json` | `openapi`, which describes them all: a path is added there, too |
 
 mod generate;
 mod health;
 mod models;
+mod openapi;
 mod page;
 mod tokens;
 
@@ -47,6 +49,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/metrics", get(health::metrics))
         .route("/status", get(health::status))
+        .route("/openapi.json", get(openapi::document))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise));
     open.merge(guarded)
         .method_not_allowed_fallback(|| async {
