@@ -2,7 +2,7 @@
 //! well-behaved client would say.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
@@ -232,28 +232,57 @@ pub fn begin(
     Ok(stream)
 }
 
-/// Reads a response to its end.
+/// Reads a response to its end: as many bytes as it says it has, or until the connection is closed.
 pub fn read_response(stream: &mut TcpStream) -> Result<Response> {
     let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        // A server that refuses a request does not read its rest, and the system resets the connection;
-        // what was answered before that counts.
-        ensure!(!bytes.is_empty(), "no response: {error}");
+    let mut piece = [0; 16 << 10];
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            // A server that refuses a request does not read its rest, and the system resets the connection;
+            // what was answered before that counts.
+            Err(error) => {
+                ensure!(!bytes.is_empty(), "no response: {error}");
+                break;
+            }
+        }
+        if end_of(&bytes).is_some_and(|end| bytes.len() >= end) {
+            break;
+        }
     }
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end_of_head(&bytes);
     let end = end.with_context(|| format!("no response: {}", String::from_utf8_lossy(&bytes)))?;
     let head = std::str::from_utf8(&bytes[..end])?;
-    let mut lines = head.split("\r\n");
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status")?;
-    let headers: Vec<(String, String)> = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    let body = &bytes[end + 4..];
+    let status = head.split(' ').nth(1).context("no status")?;
+    let headers = fields(head);
+    let body = &bytes[end + 4..end_of(&bytes).unwrap_or(bytes.len()).min(bytes.len())];
     let is_chunked =
         headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
     let body = if is_chunked { join_chunks(body)? } else { body.to_vec() };
     Ok(Response { status: status.parse()?, headers, body: String::from_utf8(body)? })
+}
+
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|four| four == b"\r\n\r\n")
+}
+
+/// Where a response ends that says how long it is.
+fn end_of(bytes: &[u8]) -> Option<usize> {
+    let end = end_of_head(bytes)?;
+    let fields = fields(std::str::from_utf8(&bytes[..end]).ok()?);
+    let (_, length) = fields.iter().find(|(name, _)| name == "content-length")?;
+    (end + 4).checked_add(length.parse().ok()?)
+}
+
+/// Fields of a head, their names in small letters.
+fn fields(head: &str) -> Vec<(String, String)> {
+    head.split("\r\n")
+        .skip(1)
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect()
 }
 
 fn join_chunks(mut bytes: &[u8]) -> Result<Vec<u8>> {
