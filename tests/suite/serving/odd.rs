@@ -29,7 +29,8 @@ const CLIENTS: usize = 4;
 pub fn odd(requests: usize, seed: u64) -> Result<()> {
     static PROGRAM: OnceLock<std::sync::Arc<Binary>> = OnceLock::new();
     let program = compiled(&PROGRAM, "models/tales/onnx-genai-int4", 128, "full")?;
-    let server = Server::start(&program, &["--queue", "64"])?;
+    // Room for as many prompts and answers as the clients may ask for at once: 64 and 8 each.
+    let server = Server::start(&program, &["--queue", "2048"])?;
     let document = Document::of(&server)?;
     let maker = Maker::new(&document, seed)?;
     let alone: Value = serde_json::from_str(&program.run(&[
