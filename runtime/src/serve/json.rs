@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::Failure;
-use super::limits::Limits;
+use super::limits::{Limits, OWN_BODY_BYTES};
 
 /// Bytes that a unit of the budget for bodies stands for.
 pub const BUDGET_UNIT: usize = 4096;
@@ -24,8 +24,8 @@ pub struct RequestBody {
     held: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body within its limits. `budget` is what all bodies together may hold, in
-/// [`BUDGET_UNIT`]s.
+/// Reads a body within its limits. `budget` is what all bodies together may hold beyond what each
+/// connection has room for, in [`BUDGET_UNIT`]s.
 pub async fn read(
     mut body: Body,
     limits: &Limits,
@@ -62,7 +62,7 @@ impl RequestBody {
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let wanted = length.div_ceil(BUDGET_UNIT) - held;
+        let wanted = length.saturating_sub(OWN_BODY_BYTES).div_ceil(BUDGET_UNIT) - held;
         let more = Arc::clone(budget).try_acquire_many_owned(wanted as u32);
         let more = more.map_err(|_| {
             let message = "too many long requests are being read at once; try again later";

@@ -143,7 +143,7 @@ fn hold_and_ask(server: &Server, sockets: usize, expected: &Value, all_fit: bool
         }
     }
     talking.join().map_err(|_| anyhow!("a client panicked"))?;
-    ensure!(!all_fit || answered > 10, "{answered} answers");
+    ensure!(!all_fit || answered > 0, "nobody was answered");
     // All places are taken until heads are overdue, after 10 s.
     let begin = Instant::now();
     while let Err(error) = ask() {
