@@ -377,7 +377,7 @@ fn mistakes() -> Result<()> {
         (text, completion(json!({"prompt": "a".repeat(1 << 20)})), 400, "prompt".into()),
         (text, completion(json!({"prompt": vec![[1]; 65]})), 400, "prompt".into()),
         (text, completion(json!({"stream_options": {}})), 400, "stream_options".into()),
-        (text, json!({}), 400, Value::Null),
+        (text, json!({}), 400, "prompt".into()),
         (text, json!([]), 400, Value::Null),
         (talk, chat(json!({"messages": []})), 400, "messages".into()),
         (
