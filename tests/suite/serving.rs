@@ -1,7 +1,13 @@
 //! `serve`: what is asked over HTTP is what the program says without it, whoever else asks; what cannot
 //! be done is refused by name; nobody can hold what others need.
 
+mod clients;
 mod constraints;
+mod described;
+mod document;
+mod faults;
+mod odd;
+mod page;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,14 +27,15 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 16] = [
+    let checks: [Check; 22] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
         ("mistakes", mistakes),
         ("company", company),
         ("queue", queue),
-        ("gone", gone),
+        ("gone", || faults::gone(40)),
+        ("killed", faults::killed),
         ("keys", keys),
         ("limits", limits),
         ("large_bodies", large_bodies),
@@ -38,11 +45,33 @@ pub fn trials() -> Vec<Trial> {
         ("constraints_kept", constraints::kept),
         ("constraints_in_company", constraints::in_company),
         ("constraints_refused", constraints::refused),
+        ("described", described::described),
+        ("described_refusals", described::described_refusals),
+        ("odd", || odd::odd(2000, 1)),
+        ("clients/python", clients::python),
+        ("clients/javascript", clients::javascript),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
-    let long = trial("serving/company_of_1000".to_owned(), || crowd(1000, 8));
-    trials.push(long.with_ignored_flag(true));
+    let long: [Check; 4] = [
+        ("company_of_1000", || crowd(1000, 8)),
+        ("gone_1000", || faults::gone(1000)),
+        ("odd_100000", || odd::odd(100_000, 2)),
+        ("slow_10000", || faults::slow(10_000)),
+    ];
+    trials.extend(
+        long.into_iter()
+            .map(|(name, check)| trial(format!("serving/{name}"), check).with_ignored_flag(true)),
+    );
+    let has_browser = page::can_run();
+    if !has_browser {
+        println!("no chromedriver and chromium: the tests of the page are not run");
+    }
+    let seen: [Check; 2] =
+        [("page/conversation", page::conversation), ("page/live_view", page::live_view)];
+    trials.extend(seen.into_iter().map(|(name, check)| {
+        trial(format!("serving/{name}"), check).with_ignored_flag(!has_browser)
+    }));
     trials
 }
 
@@ -352,7 +381,7 @@ fn mistakes() -> Result<()> {
         (text, completion(json!({"prompt": "a".repeat(1 << 20)})), 400, "prompt".into()),
         (text, completion(json!({"prompt": vec![[1]; 65]})), 400, "prompt".into()),
         (text, completion(json!({"stream_options": {}})), 400, "stream_options".into()),
-        (text, json!({}), 400, Value::Null),
+        (text, json!({}), 400, "prompt".into()),
         (text, json!([]), 400, Value::Null),
         (talk, chat(json!({"messages": []})), 400, "messages".into()),
         (
@@ -474,30 +503,6 @@ fn queue() -> Result<()> {
     Ok(())
 }
 
-fn gone() -> Result<()> {
-    let server = start_slow(&[])?;
-    for number in 0..40 {
-        let mut body = long_one();
-        body["stream"] = (number % 2 == 0).into();
-        let mut stream = begin(&server, &body)?;
-        if number % 4 == 0 {
-            // In the middle of an answer.
-            let mut some = [0; 64];
-            let read = stream.read(&mut some)?;
-            ensure!(read > 0, "nothing was answered");
-        }
-        drop(stream);
-    }
-    // What has been sent before they went is read before what is sent now.
-    let begin = std::time::Instant::now();
-    while server.post("/v1/completions", &completion(json!({})))?.status == 429 {
-        ensure!(begin.elapsed() < Duration::from_secs(60), "those who have gone keep their places");
-    }
-    server.until("an empty server", |status| {
-        status["slots"]["running"] == 0 && status["slots"]["waiting"] == 0
-    })
-}
-
 fn keys() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("keys");
@@ -616,9 +621,7 @@ fn large_bodies() -> Result<()> {
     }
     let ceiling = server.get("/status")?.json()?["memory"]["ceiling_bytes"].clone();
     let ceiling = ceiling.as_u64().context("a ceiling")?;
-    let process = std::fs::read_to_string(format!("/proc/{}/status", server.process()))?;
-    let most = process.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
-    let most: u64 = most.trim().trim_end_matches("kB").trim().parse()?;
+    let most = server.memory("VmHWM")?;
     ensure!(most * 1024 <= ceiling, "{most} KiB were resident, {ceiling} bytes are the ceiling");
     Ok(())
 }

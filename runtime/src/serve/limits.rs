@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read.
+    /// Bytes of all bodies that are being read, but for the first [`OWN_BODY_BYTES`] of each.
     pub all_body_bytes: usize,
     /// Bytes of a request's head.
     pub head_bytes: usize,
@@ -79,6 +79,10 @@ pub const READERS: usize = 2;
 /// leave unused. The buffer for heads is [`Limits::head_bytes`] at most, beside it.
 const CONNECTION_BYTES: usize = 16 << 10;
 
+/// Bytes of a body for which every connection has room of its own. What all share is for longer ones:
+/// whoever holds that back with long bodies that do not come to an end keeps nobody else's short ones out.
+pub const OWN_BODY_BYTES: usize = 16 << 10;
+
 /// Bytes that a reader holds for each of a body's: fields of the smallest messages that JSON can write,
 /// and what a template makes of them.
 const READING: usize = 8;
@@ -92,7 +96,8 @@ impl Limits {
     /// those of the longest text that is tokenized, `answer_bytes` those of all answers that can be given
     /// or wait at once.
     pub fn memory(&self, text_bytes: usize, answer_bytes: u64) -> u64 {
-        let connections = self.connections.saturating_mul(CONNECTION_BYTES + self.head_bytes);
+        let connection = CONNECTION_BYTES + self.head_bytes + OWN_BODY_BYTES;
+        let connections = self.connections.saturating_mul(connection);
         let text = TOKENIZING.saturating_mul(text_bytes.min(self.body_bytes));
         let reader = READING.saturating_mul(self.body_bytes).saturating_add(text);
         let own = connections

@@ -92,7 +92,7 @@ impl GenerationFields {
         }
         let max_tokens = match (self.max_completion_tokens, self.max_tokens) {
             (Some(0), _) => return Err(Failure::field("max_completion_tokens", NO_TOKENS)),
-            (None, Some(0)) => return Err(Failure::field("max_tokens", NO_TOKENS)),
+            (_, Some(0)) => return Err(Failure::field("max_tokens", NO_TOKENS)),
             (newer, older) => newer.or(older),
         };
         if self.stream != Some(true) && self.stream_options.is_some() {

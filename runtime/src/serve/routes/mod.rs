@@ -10,12 +10,14 @@
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
+//! | `/openapi.json` | `openapi`, which describes them all: a path is added there, too |
 
 mod chat;
 mod generate;
 mod health;
 mod messages;
 mod models;
+mod openapi;
 mod page;
 mod responses;
 mod text;
@@ -55,6 +57,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/metrics", get(health::metrics))
         .route("/status", get(health::status))
+        .route("/openapi.json", get(openapi::document))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise));
     // The same behind the same door, whose refusals are in its own words as well.
     let anthropic = Router::new()
