@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    said: Vec<String>,
+    lines: Mutex<Receiver<String>>,
 }
 
 /// A response.
@@ -85,12 +88,28 @@ impl Server {
             }
             said.push(line);
         };
-        Ok(Server { child, address })
+        Ok(Server { child, address, said, lines: Mutex::new(lines) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it said before it listened.
+    pub fn said(&self) -> &[String] {
+        &self.said
+    }
+
+    /// Waits for a line of its log that has this in it.
+    pub fn hears(&self, part: &str) -> Result<()> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let line = lines.recv_timeout(PATIENCE).with_context(|| format!("no {part:?}"))?;
+            if line.contains(part) {
+                return Ok(());
+            }
+        }
     }
 
     /// Its process.
@@ -120,7 +139,8 @@ impl Server {
         fields: &[&str],
         body: &str,
     ) -> Result<TcpStream> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+        let mut head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
         for field in fields {
             head.push_str(field);
             head.push_str("\r\n");

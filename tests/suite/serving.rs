@@ -1,6 +1,9 @@
 //! `serve`: what is asked over HTTP is what the program says without it, whoever else asks; what cannot
 //! be done is refused by name; nobody can hold what others need.
 
+mod confined;
+mod origins;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +22,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 13] = [
+    let checks: [Check; 17] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -33,6 +36,10 @@ pub fn trials() -> Vec<Trial> {
         ("drain", drain),
         ("overdue", overdue),
         ("notices", notices),
+        ("confined", confined::confined),
+        ("replaced_keys", confined::replaced_keys),
+        ("own_pages", origins::own_pages),
+        ("allowed_pages", origins::allowed_pages),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
