@@ -22,6 +22,8 @@ pub struct Server {
     child: Child,
     address: SocketAddr,
     said: Arc<Mutex<Vec<String>>>,
+    /// How many of them [`Server::hears`] has gone through.
+    heard: Mutex<usize>,
 }
 
 /// A response.
@@ -89,7 +91,8 @@ impl Server {
                 let _ = sender.send(line);
             }
         });
-        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], port)), said };
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut server = Server { child, address, said, heard: Mutex::new(0) };
         server.address = loop {
             let Ok(line) = lines.recv_timeout(PATIENCE) else {
                 bail!("the server did not listen; it said {:?}", server.said());
@@ -117,6 +120,22 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Waits for a line of its log that has this in it, behind those that were waited for before.
+    pub fn hears(&self, part: &str) -> Result<()> {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            while let Some(line) = self.said().get(*heard) {
+                *heard += 1;
+                if line.contains(part) {
+                    return Ok(());
+                }
+            }
+            ensure!(Instant::now() < until, "no {part:?} in {:?}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Its process.

@@ -2,11 +2,13 @@
 //! be done is refused by name; nobody can hold what others need.
 
 mod clients;
+mod confined;
 mod constraints;
 mod described;
 mod document;
 mod faults;
 mod odd;
+mod origins;
 mod page;
 
 use std::io::{Read, Write};
@@ -27,7 +29,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 22] = [
+    let checks: [Check; 26] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -50,6 +52,10 @@ pub fn trials() -> Vec<Trial> {
         ("odd", || odd::odd(2000, 1)),
         ("clients/python", clients::python),
         ("clients/javascript", clients::javascript),
+        ("confined", confined::confined),
+        ("replaced_keys", confined::replaced_keys),
+        ("own_pages", origins::own_pages),
+        ("allowed_pages", origins::allowed_pages),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();

@@ -2,7 +2,8 @@
 //!
 //! The engine is driven by its caller: [`Engine::submit`] queues, [`Engine::step`] advances every
 //! sequence that holds a slot by one step and reports what happened. What a request gets does not
-//! depend on who else is served. After warm-up a step allocates nothing but pieces of text.
+//! depend on who else is served. After warm-up a step that only decodes allocates nothing
+//! (`tests/allocations`), unless it reports probabilities.
 //!
 //! Where tokens are guessed ahead ([`Engine::guess`]) a sequence that decodes brings its guesses along:
 //! a step computes the logits of all their rows, and tokens are chosen from these one after the other,
@@ -35,6 +36,9 @@ use crate::sampling::SamplingScratch;
 use crate::scheduler::{
     Admission, Held, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan,
 };
+
+/// Bytes that the buffer for a token's text begins with: stop strings may have held back more than one.
+const PIECE_ROOM: usize = 4096;
 
 /// A model that serves requests.
 pub struct Engine<M> {
@@ -92,7 +96,7 @@ impl<M: StepModel> Engine<M> {
             logits: vec![0.0; chosen * vocabulary],
             scratch: SamplingScratch::new(vocabulary),
             guesses: None,
-            piece: String::new(),
+            piece: String::with_capacity(PIECE_ROOM),
             cancelled: VecDeque::new(),
             samples: Vec::new(),
             left,

@@ -12,11 +12,13 @@ use tokio::sync::mpsc::Sender;
 
 use super::asked::check_size;
 use super::board::Board;
+use super::browsers::Browsers;
 use super::failure::Failure;
 use super::keys::{Keys, Tenant};
 use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
 use super::worker::Job;
+use crate::machine::Residence;
 use crate::memory::MemoryCeiling;
 use crate::notation::Notation;
 use crate::template::Conversation;
@@ -42,10 +44,14 @@ pub struct App {
     pub slots: u32,
     /// Rows that a slot has room for, per layer and head.
     pub rows_of_slot: u32,
+    /// How much of this process is in memory.
+    pub residence: Residence,
     /// What was printed when the server started.
     pub ceiling: MemoryCeiling,
     /// Bytes of the longest text that can fit into the context.
     pub longest_text: usize,
+    /// Which pages may ask.
+    pub browsers: Browsers,
     /// Memory for bodies that are being read.
     pub body_budget: Arc<Semaphore>,
     /// How long a request waits for a slot, and until when it must be answered.

@@ -4,6 +4,9 @@
 //! Requests that nobody waits for any more, and those whose time is over, are cancelled between two
 //! steps, so their slots are free in the next one. While there is nothing to do the thread sleeps.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;

@@ -33,6 +33,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::app::App;
+use super::browsers::{check_host, check_origin};
 use super::failure::Failure;
 use super::keys::Tenant;
 
@@ -64,14 +65,21 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(messages::create))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise))
         .route_layer(middleware::map_response(messages::in_own_words));
-    open.merge(guarded)
+    // In front of the origins, as browsers ask with a method of their own.
+    let guarded = guarded
         .merge(anthropic)
-        .method_not_allowed_fallback(|| async {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
-        })
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), check_origin));
+    open.merge(guarded)
+        .method_not_allowed_fallback(no_such_method)
         .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "there is no such path here") })
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), check_host))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
         .with_state(app)
+}
+
+async fn no_such_method() -> Failure {
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
 }
 
 /// Finds out who asks.
