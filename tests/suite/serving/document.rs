@@ -132,24 +132,32 @@ impl Document {
         let check = check.with_context(|| format!("{place}: {kind} is not in the document"))?;
         match kind {
             "application/json" => holds(check, &response.json()?),
-            "text/event-stream" => self.check_events(check, response),
+            "text/event-stream" => check_events(check, &self.resolve(said)?["x-last-event"], response),
             _ => holds(check, &Value::from(response.body.as_str())),
         }
         .with_context(|| place)
-    }
-
-    fn check_events(&self, check: &Validator, response: &Response) -> Result<()> {
-        let events = response.events();
-        let (last, rest) = events.split_last().context("no events")?;
-        ensure!(!rest.is_empty(), "nothing but an end: {events:?}");
-        ensure!(*last == "[DONE]", "the last event is {last}");
-        rest.iter().try_for_each(|event| holds(check, &serde_json::from_str(event)?))
     }
 
     /// Whether a response is an error in the form that all errors have.
     pub fn check_error(&self, response: &Response) -> Result<()> {
         holds(&self.error, &response.json()?).with_context(|| format!("{response:?}"))
     }
+}
+
+/// Whether all events hold, and the last one is of a type that ends a stream or, where none is named,
+/// OpenAI's end mark.
+fn check_events(check: &Validator, ends: &Value, response: &Response) -> Result<()> {
+    let events = response.events();
+    let (last, rest) = events.split_last().context("no events")?;
+    ensure!(!rest.is_empty(), "nothing but an end: {events:?}");
+    rest.iter().try_for_each(|event| holds(check, &serde_json::from_str(event)?))?;
+    let Some(ends) = ends.as_array() else {
+        ensure!(*last == "[DONE]", "the last event is {last}");
+        return Ok(());
+    };
+    let last: Value = serde_json::from_str(last)?;
+    ensure!(ends.contains(&last["type"]), "the last event is {last}");
+    holds(check, &last)
 }
 
 /// A schema with the components that it may refer to.

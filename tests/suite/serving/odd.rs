@@ -116,12 +116,16 @@ fn judge(document: &Document, asked: &Asked, response: Result<Option<Response>>)
                 shown()
             );
             let error = response.json()?["error"].clone();
-            let param = error["param"].as_str().unwrap_or_default();
-            let first = param.split(['.', '[']).next().unwrap_or_default();
-            // JSON that is none has no fields.
-            let is_json = !["invalid_json", "too_deep"].iter().any(|code| error["code"] == *code);
+            let message = error["message"].as_str().unwrap_or_default();
+            // Anthropic's form has no place for the field, so its message begins with it.
+            let param = error["param"].as_str().unwrap_or(message);
+            let first = param.split(['.', '[', ':', ' ']).next().unwrap_or_default();
+            // JSON that is none, or too deep, has no fields.
+            let is_json = !["not valid JSON", "the JSON is nested"]
+                .iter()
+                .any(|begin| message.starts_with(begin));
             // What is tokenized is one field or the other, so that the first is missing where both are.
-            let is_either = error["message"] == "either prompt or messages is needed";
+            let is_either = message == "either prompt or messages is needed";
             ensure!(!is_json || is_either || first == field, "{field} is to blame: {error}");
         }
     }

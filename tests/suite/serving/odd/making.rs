@@ -270,7 +270,7 @@ fn noise(dice: &mut Dice) -> Asked {
 }
 
 fn head(method: &str, path: &str, fields: &[&str]) -> String {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     for field in fields {
         head.push_str(field);
         head.push_str("\r\n");
@@ -333,7 +333,17 @@ fn remove(body: &mut Value, place: &str) {
 /// Serde takes a list for an object inside a body, its entries in the order of the fields; no client sends
 /// that, and what it means is what the object would.
 fn is_lax(place: &str, value: &Value) -> bool {
-    let objects = ["stream_options", "response_format", "messages"];
+    let objects = [
+        "stream_options",
+        "response_format",
+        "structured_outputs",
+        "messages",
+        "input",
+        "reasoning",
+        "text",
+        "thinking",
+        "tool_choice",
+    ];
     let has_lists =
         value.is_array() || value.as_object().is_some_and(|o| o.values().any(Value::is_array));
     has_lists && objects.iter().any(|name| place.split('/').nth(1) == Some(name))
