@@ -78,7 +78,9 @@ impl RequestBody {
 
     /// The object that the body is, or the field that is wrong.
     pub fn parse<T: DeserializeOwned>(&self, limits: &Limits) -> Result<T, Failure> {
-        parse(&self.bytes, limits.json_depth)
+        check_depth(&self.bytes, limits.json_depth)?;
+        check_object(&self.bytes)?;
+        parse_checked(&self.bytes)
     }
 }
 
@@ -91,15 +93,15 @@ fn too_slow(limits: &Limits) -> Failure {
     Failure::new(StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// The object in these bytes, nested no deeper than `depth`.
+/// The value in these bytes, nested no deeper than `depth`.
+#[cfg(test)]
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failure> {
     check_depth(bytes, depth)?;
-    // Serde takes lists for objects, their entries in the order of our fields, which nobody means.
-    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    if first == Some(&b'[') {
-        let message = "the body must be a JSON object, and not a list";
-        return Err(Failure::new(StatusCode::BAD_REQUEST, message));
-    }
+    parse_checked(bytes)
+}
+
+/// The value in these bytes, whose depth has been checked.
+fn parse_checked<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
@@ -128,6 +130,17 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failu
 /// The name of a field that is not there; serde's errors say it in words alone.
 fn absent_field(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.split('`').next()
+}
+
+/// Serde takes lists for objects, their entries in the order of our fields, which nobody means.
+fn check_object(bytes: &[u8]) -> Result<(), Failure> {
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'[') => {
+            let message = "the body must be a JSON object, and not a list";
+            Err(Failure::new(StatusCode::BAD_REQUEST, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses brackets nested too deeply, before anything recursive sees them.
@@ -201,8 +214,9 @@ mod tests {
         assert!(absent.message.contains("`list`"), "{}", absent.message);
         assert_eq!(absent.param.as_deref(), Some("list"));
         assert_eq!(failure(r#"{"list": [{}]}"#).param.as_deref(), Some("list[0].count"));
-        let list = failure(r#" [[{"count": 1}]]"#);
+        let list = check_object(br#" [[{"count": 1}]]"#).unwrap_err();
         assert!(list.message.contains("object"), "{}", list.message);
+        assert!(check_object(br#" {"list": []}"#).is_ok());
         assert_eq!(failure(r#"{"list": ["#).code, Some("invalid_json"));
         assert_eq!(failure(r#"{"list": []} x"#).code, Some("invalid_json"));
     }
