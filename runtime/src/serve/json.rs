@@ -78,9 +78,8 @@ impl RequestBody {
 
     /// The object that the body is, or the field that is wrong.
     pub fn parse<T: DeserializeOwned>(&self, limits: &Limits) -> Result<T, Failure> {
-        check_depth(&self.bytes, limits.json_depth)?;
         check_object(&self.bytes)?;
-        parse_checked(&self.bytes)
+        parse(&self.bytes, limits.json_depth)
     }
 }
 
@@ -94,14 +93,8 @@ fn too_slow(limits: &Limits) -> Failure {
 }
 
 /// The value in these bytes, nested no deeper than `depth`.
-#[cfg(test)]
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failure> {
     check_depth(bytes, depth)?;
-    parse_checked(bytes)
-}
-
-/// The value in these bytes, whose depth has been checked.
-fn parse_checked<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

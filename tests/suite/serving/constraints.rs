@@ -51,7 +51,10 @@ fn is_greeting(text: &str) -> bool {
 }
 
 /// Fields, and what they make of every answer.
-fn forms() -> Vec<(Value, fn(&str) -> Result<()>)> {
+/// What a request asks for, and the check that an answer keeps to it.
+type FormOfAnswer = (Value, fn(&str) -> Result<()>);
+
+fn forms() -> Vec<FormOfAnswer> {
     fn choice(text: &str) -> Result<()> {
         ensure!(["a cat", "a dog", "a (very) big. horse"].contains(&text), "{text:?}");
         Ok(())

@@ -132,7 +132,9 @@ impl Document {
         let check = check.with_context(|| format!("{place}: {kind} is not in the document"))?;
         match kind {
             "application/json" => holds(check, &response.json()?),
-            "text/event-stream" => check_events(check, &self.resolve(said)?["x-last-event"], response),
+            "text/event-stream" => {
+                check_events(check, &self.resolve(said)?["x-last-event"], response)
+            }
             _ => holds(check, &Value::from(response.body.as_str())),
         }
         .with_context(|| place)
