@@ -41,11 +41,11 @@ pub struct Bench {
     bench: command::Bench,
 
     /// Time per kernel, of a prompt of each --prefill and of steps at each --decode and --batch
-    #[arg(long, help_heading = "Figures", conflicts_with_all = ["ttft", "plot"])]
+    #[arg(long, help_heading = "Figures", conflicts_with_all = ["ttft", "plot", "step_times"])]
     profile: bool,
 
     /// Draw the figures under the machine's roofline
-    #[arg(long, value_name = "FILE.svg", help_heading = "Figures")]
+    #[arg(long, value_name = "FILE.svg", help_heading = "Figures", conflicts_with = "step_times")]
     plot: Option<PathBuf>,
 }
 

@@ -17,6 +17,8 @@ mod options;
 mod perplexity;
 mod progress;
 mod roofline;
+mod simulate;
+mod traffic;
 mod weights;
 
 use std::process::ExitCode;
@@ -39,6 +41,7 @@ pub use options::{
 };
 pub use perplexity::{Perplexity, perplexity};
 pub use progress::{Progress, Work};
+pub use simulate::Simulate;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +71,9 @@ enum Command {
     Eval(Box<Eval>),
     /// Measure a server under load: time to the first token, between tokens, tokens per second
     Load(Box<Load>),
+    /// Predict throughput and latencies of a server under load, for slots, queues and machines not at
+    /// hand
+    Simulate(Box<Simulate>),
     /// Write a model with random weights, to measure speed with
     MakeModel(MakeModel),
     /// Write a shell's completion script to standard output
@@ -83,6 +89,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Eval(eval) => eval.run(),
         Command::Load(load) => load.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::MakeModel(make_model) => make_model.run(),
         Command::Completions(completions) => completions.run(),
     };

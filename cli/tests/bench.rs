@@ -135,3 +135,78 @@ fn a_machine_needs_no_model() {
     }
     assert!(figures.iter().all(|figure| figure["value"].as_f64() >= figure["median"].as_f64()));
 }
+
+#[test]
+fn step_times_of_a_model_predict_what_a_server_does() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("steps.json");
+    let path = path.to_str().expect("a UTF-8 path");
+    // A cache of 24 rows in each layer, so that prompts of 48 are long ones.
+    weir(&[
+        "bench",
+        MODEL,
+        "--context",
+        "128",
+        "--kv",
+        "stream,rows=24",
+        "--step-times",
+        path,
+        "--batch",
+        "1,3",
+        "--batch-context",
+        "6,20,48",
+        "--gen",
+        "4",
+        "--reps",
+        "2",
+        "--threads",
+        "1",
+    ]);
+    let text = std::fs::read_to_string(path).expect("step times");
+    let times: Value = serde_json::from_str(&text).expect("a JSON object");
+    let steps = times["steps"].as_array().expect("steps");
+    let sum = |setup: u64, field: &str| -> f64 {
+        let of_setup = steps.iter().filter(|step| step["setup"] == setup);
+        of_setup.filter_map(|step| step[field].as_f64()).sum()
+    };
+    // One prompt of 20 rows, then three tokens behind the first; rows up to the row itself are read.
+    assert_eq!((sum(1, "prompt_rows"), sum(1, "decode_rows"), sum(1, "tiles")), (20.0, 3.0, 0.0));
+    assert_eq!((sum(1, "prompt_attended"), sum(1, "decode_attended")), (210.0, 21.0 + 22.0 + 23.0));
+    // A long prompt runs tile by tile through six layers.
+    assert_eq!((sum(2, "prompt_rows"), sum(2, "tile_rows")), (0.0, 6.0 * 48.0));
+    assert_eq!(sum(2, "tile_attended"), 6.0 * 48.0 * 49.0 / 2.0);
+    assert_eq!(sum(5, "tile_rows"), 3.0 * 6.0 * 48.0);
+    assert!(steps.iter().all(|step| step["seconds"].as_array().is_some_and(|all| all.len() == 2)));
+    let output = weir(&[
+        "simulate",
+        path,
+        "--slots",
+        "2",
+        "--rate",
+        "5",
+        "--requests",
+        "40",
+        "--prompt-tokens",
+        "4-60",
+        "--answer-tokens",
+        "9",
+        "--queue",
+        "40",
+        "--json",
+    ]);
+    let prediction = &lines(&output)[0];
+    assert_eq!(
+        (&prediction["completed"], &prediction["total_output_tokens"]),
+        (&40.into(), &360.into())
+    );
+    assert!(prediction["tiles"].as_u64() > Some(0), "{prediction}");
+    for name in ["mean_ttft_ms", "p99_itl_ms", "busy", "rows_per_step", "slots_held"] {
+        assert!(
+            prediction[name].as_f64().is_some_and(|number| number > 0.0),
+            "{name}: {prediction}"
+        );
+    }
+    let kinds: Vec<_> =
+        prediction["fit"].as_array().into_iter().flatten().map(|fit| &fit["steps"]).collect();
+    assert_eq!(kinds, ["decode", "prompt", "tile"]);
+}

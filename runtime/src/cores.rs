@@ -6,13 +6,16 @@
 //! count.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 /// Most processors that a list is believed to name.
 const MOST: u32 = 1 << 16;
 
-/// Processors that this process may use, by affinity and the control group's quota.
+/// Processors that this process may use, by affinity and the control group's quota, when it first asked: a
+/// server that answers may not read what the system says about it any more.
 pub fn available_processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Number of threads when nobody says: cores by affinity, at most the processors that the control

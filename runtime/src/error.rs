@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::constraint::ConstraintError;
 use crate::forward::StepFault;
 use crate::weights::ModelError;
 
@@ -31,6 +32,9 @@ pub enum RuntimeError {
     /// A request that cannot be served: the user's choice.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// A constraint that no answer can be held to: the user's choice.
+    #[error("the constraint: {0}")]
+    Constraint(#[from] ConstraintError),
     /// This machine cannot run the model.
     #[error("{0}")]
     Machine(String),
@@ -120,6 +124,17 @@ pub enum RequestError {
     SamplesIncremental {
         /// Their number.
         samples: u32,
+    },
+    /// A grammar of another model.
+    #[error(
+        "the constraint was read for a vocabulary of {read_for} entries, and this model's has \
+         {vocabulary}"
+    )]
+    ForeignGrammar {
+        /// Entries that it was read for.
+        read_for: u32,
+        /// Size of the vocabulary.
+        vocabulary: u32,
     },
     /// A stop string that would stop everything.
     #[error("a stop string is empty")]

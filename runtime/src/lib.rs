@@ -20,6 +20,7 @@
 pub mod cache;
 pub mod command;
 pub mod comparison;
+pub mod constraint;
 pub mod cores;
 pub mod drafts;
 pub mod engine;
@@ -30,6 +31,7 @@ pub mod forward;
 pub mod machine;
 pub mod memory;
 mod model;
+pub mod notation;
 pub mod probe;
 pub mod sampling;
 pub mod scheduler;
@@ -40,6 +42,7 @@ pub mod text;
 pub mod weights;
 pub mod work;
 
+pub use constraint::{Constraint, ConstraintError, ConstraintFault, Grammar, Grammars};
 pub use engine::{
     Completion, Engine, Event, FinishReason, History, Request, RequestId, RequestRules, Usage,
 };

@@ -1,5 +1,7 @@
 //! Which instruction sets this processor has, and which level of a model runs on it.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 use weir_abi::{IsaLevel, Probe};
@@ -231,9 +233,28 @@ fn choose(
     Err(RuntimeError::Options(format!("this processor does not have {}{reason}", asked.name())))
 }
 
-/// Bytes of this process that are in memory; nothing without `/proc`.
-pub fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+/// Tells how much of this process is in memory, also when it may not open files any more.
+#[derive(Debug)]
+pub struct Residence {
+    status: Option<File>,
+}
+
+impl Residence {
+    /// Opens what the system says about this process.
+    pub fn open() -> Residence {
+        Residence { status: File::open("/proc/self/status").ok() }
+    }
+
+    /// Bytes in memory; nothing without `/proc`.
+    pub fn bytes(&self) -> Option<u64> {
+        // Each reading from the start is of that moment. It has some 1,500 bytes.
+        let mut status = [0; 8192];
+        let length = self.status.as_ref()?.read_at(&mut status, 0).ok()?;
+        resident_bytes(std::str::from_utf8(status.get(..length)?).ok()?)
+    }
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)

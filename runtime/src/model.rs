@@ -5,11 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use weir_tokenizer::Tokenizer;
 
+use crate::constraint::limits;
+use crate::constraint::{Constraint, ConstraintError, Grammar, Grammars};
 use crate::drafts::PromptLookup;
 use crate::engine::Engine;
 use crate::facts::Facts;
 use crate::forward::Forward;
 use crate::memory::MemoryCeiling;
+use crate::notation::Notation;
 use crate::sampling::SamplingOptions;
 use crate::template::{ChatMessage, ChatTemplate};
 use crate::{CompiledModel, RuntimeError, RuntimeOptions};
@@ -22,6 +25,8 @@ pub struct Model {
     tokenizer: OnceLock<Tokenizer>,
     /// Compiled on first use: only chats need it.
     template: OnceLock<ChatTemplate>,
+    /// Built on first use: only constrained answers need them.
+    grammars: OnceLock<Result<Grammars, ConstraintError>>,
 }
 
 /// The packed tokenizer inside a model; keeps the model mapped.
@@ -57,6 +62,7 @@ impl Model {
             facts,
             tokenizer: OnceLock::new(),
             template: OnceLock::new(),
+            grammars: OnceLock::new(),
         })
     }
 
@@ -160,6 +166,35 @@ impl Model {
         }
         let template = ChatTemplate::compile(source, &self.facts.special)?;
         Ok(self.template.get_or_init(|| template))
+    }
+
+    /// What [`crate::Request::constraint`] takes, for a constraint of this model's answers. Each is read
+    /// once, and kept for a while.
+    pub fn grammar(&self, constraint: &Constraint) -> Result<Grammar, RuntimeError> {
+        let tokenizer = self.need_tokenizer()?;
+        let vocabulary = self.compiled.header().vocabulary;
+        let grammars = self
+            .grammars
+            .get_or_init(|| Grammars::new(tokenizer, vocabulary, &self.facts.eos_token_ids));
+        let grammars = grammars.as_ref().map_err(ConstraintError::clone)?;
+        Ok(grammars.read(constraint)?)
+    }
+
+    /// Bytes that constrained answers take at most, so many of which are given at once, for so many requests
+    /// that are served or wait.
+    pub fn constraint_memory(&self, slots: u32, places: u32) -> Result<u64, RuntimeError> {
+        let Some(tokenizer) = self.tokenizer()? else { return Ok(0) };
+        let bytes = |id| tokenizer.token_bytes(id).map_or(0, |bytes| bytes.len() as u64);
+        let bytes = (0..tokenizer.vocabulary()).map(bytes).sum();
+        let header = self.compiled.header();
+        Ok(limits::memory(header.vocabulary, bytes, header.context, slots, places))
+    }
+
+    /// How the model writes thoughts and calls of tools.
+    pub fn notation(&self) -> Result<Notation, RuntimeError> {
+        let tokenizer = self.tokenizer()?;
+        let has = |text: &str| tokenizer.is_some_and(|known| known.token_id(text).is_some());
+        Ok(Notation::of(self.compiled.chat_template(), has))
     }
 
     /// How tokens are chosen when nobody says: greedily, unless the model's authors ask for

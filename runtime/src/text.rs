@@ -2,6 +2,9 @@
 
 use weir_tokenizer::{DecodeStream, Tokenizer};
 
+/// Bytes that buffers of text begin with: a token's, and those of what may become a stop string.
+const ROOM: usize = 1024;
+
 /// Holds back text that may turn out to be part of a stop string.
 #[derive(Clone, Debug, Default)]
 pub struct StopFilter {
@@ -12,7 +15,8 @@ pub struct StopFilter {
 impl StopFilter {
     /// A filter for these strings, none of which is empty.
     pub fn new(stops: Vec<String>) -> StopFilter {
-        StopFilter { stops, pending: String::new() }
+        let pending = String::with_capacity(if stops.is_empty() { 0 } else { ROOM });
+        StopFilter { stops, pending }
     }
 
     /// Takes text, appends what is certain to `out`, and says whether a stop string has occurred;
@@ -56,29 +60,45 @@ fn overlap(text: &str, stop: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Turns the tokens of one answer into text.
+/// Turns the tokens of one answer into text, in buffers that keep their room.
 #[derive(Clone, Debug)]
 pub struct TextStream {
+    tokenizer: Tokenizer,
     decoder: DecodeStream,
     stops: StopFilter,
+    shown: Vec<u32>,
+    /// Room for what the decoder is certain of.
+    certain: String,
 }
 
 impl TextStream {
-    /// A stream that leaves out special tokens and ends at stop strings.
-    pub fn new(tokenizer: &Tokenizer, stops: Vec<String>) -> TextStream {
-        TextStream { decoder: tokenizer.decode_stream(true), stops: StopFilter::new(stops) }
+    /// A stream that ends at stop strings and leaves out special tokens, but for those that are `shown`.
+    pub fn new(tokenizer: &Tokenizer, stops: Vec<String>, shown: Vec<u32>) -> TextStream {
+        TextStream {
+            tokenizer: tokenizer.clone(),
+            decoder: tokenizer.decode_stream(false),
+            stops: StopFilter::new(stops),
+            shown,
+            certain: String::with_capacity(ROOM),
+        }
     }
 
     /// Takes a token, appends the text that is certain to `out`, and says whether a stop string has
     /// occurred.
     pub fn push(&mut self, token: u32, out: &mut String) -> bool {
-        self.decoder.push(token).is_some_and(|text| self.stops.push(&text, out))
+        if self.tokenizer.is_special(token) && !self.shown.contains(&token) {
+            return false;
+        }
+        self.certain.clear();
+        self.decoder.push(token, &mut self.certain);
+        !self.certain.is_empty() && self.stops.push(&self.certain, out)
     }
 
     /// The answer ends. `true` if a stop string was in its last bytes.
     pub fn finish(&mut self, out: &mut String) -> bool {
-        let rest = self.decoder.finish();
-        let stopped = self.stops.push(&rest, out);
+        self.certain.clear();
+        self.decoder.finish(&mut self.certain);
+        let stopped = self.stops.push(&self.certain, out);
         if !stopped {
             self.stops.finish(out);
         }

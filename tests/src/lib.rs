@@ -2,6 +2,7 @@
 //! and the systems under test behind one trait.
 
 pub mod activations;
+pub mod browser;
 pub mod compare;
 pub mod golden;
 pub mod perplexity;

@@ -60,6 +60,8 @@ fn segments() -> Result<()> {
         let field = bytes.get(at..at + length).context("the file ends in its headers")?;
         Ok(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
     };
+    const SHARED: usize = 3;
+    ensure!(number(16, 2)? == SHARED, "the file can lie at one address only");
     let (table, entry, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     let mut kinds = Vec::new();
     for segment in (0..count).map(|index| table + index * entry) {

@@ -1,6 +1,16 @@
 //! `serve`: what is asked over HTTP is what the program says without it, whoever else asks; what cannot
 //! be done is refused by name; nobody can hold what others need.
 
+mod clients;
+mod confined;
+mod constraints;
+mod described;
+mod document;
+mod faults;
+mod odd;
+mod origins;
+mod page;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
@@ -19,25 +29,55 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 13] = [
+    let checks: [Check; 26] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
         ("mistakes", mistakes),
         ("company", company),
         ("queue", queue),
-        ("gone", gone),
+        ("gone", || faults::gone(40)),
+        ("killed", faults::killed),
         ("keys", keys),
         ("limits", limits),
         ("large_bodies", large_bodies),
         ("drain", drain),
         ("overdue", overdue),
         ("notices", notices),
+        ("constraints_kept", constraints::kept),
+        ("constraints_in_company", constraints::in_company),
+        ("constraints_refused", constraints::refused),
+        ("described", described::described),
+        ("described_refusals", described::described_refusals),
+        ("odd", || odd::odd(2000, 1)),
+        ("clients/python", clients::python),
+        ("clients/javascript", clients::javascript),
+        ("confined", confined::confined),
+        ("replaced_keys", confined::replaced_keys),
+        ("own_pages", origins::own_pages),
+        ("allowed_pages", origins::allowed_pages),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
-    let long = trial("serving/company_of_1000".to_owned(), || crowd(1000, 8));
-    trials.push(long.with_ignored_flag(true));
+    let long: [Check; 4] = [
+        ("company_of_1000", || crowd(1000, 8)),
+        ("gone_1000", || faults::gone(1000)),
+        ("odd_100000", || odd::odd(100_000, 2)),
+        ("slow_10000", || faults::slow(10_000)),
+    ];
+    trials.extend(
+        long.into_iter()
+            .map(|(name, check)| trial(format!("serving/{name}"), check).with_ignored_flag(true)),
+    );
+    let has_browser = page::can_run();
+    if !has_browser {
+        println!("no chromedriver and chromium: the tests of the page are not run");
+    }
+    let seen: [Check; 2] =
+        [("page/conversation", page::conversation), ("page/live_view", page::live_view)];
+    trials.extend(seen.into_iter().map(|(name, check)| {
+        trial(format!("serving/{name}"), check).with_ignored_flag(!has_browser)
+    }));
     trials
 }
 
@@ -347,7 +387,7 @@ fn mistakes() -> Result<()> {
         (text, completion(json!({"prompt": "a".repeat(1 << 20)})), 400, "prompt".into()),
         (text, completion(json!({"prompt": vec![[1]; 65]})), 400, "prompt".into()),
         (text, completion(json!({"stream_options": {}})), 400, "stream_options".into()),
-        (text, json!({}), 400, Value::Null),
+        (text, json!({}), 400, "prompt".into()),
         (text, json!([]), 400, Value::Null),
         (talk, chat(json!({"messages": []})), 400, "messages".into()),
         (
@@ -368,9 +408,9 @@ fn mistakes() -> Result<()> {
         (talk, chat(json!({"tools": [{"type": "function"}]})), 400, "tools".into()),
         (
             talk,
-            chat(json!({"response_format": {"type": "json_object"}})),
+            chat(json!({"response_format": {"type": "json_lines"}})),
             400,
-            "response_format".into(),
+            "response_format.type".into(),
         ),
         ("/tokenize", json!({}), 400, "prompt".into()),
         ("/detokenize", json!({"tokens": [99_999_999]}), 400, "tokens[0]".into()),
@@ -467,30 +507,6 @@ fn queue() -> Result<()> {
     server.until("an empty server", |status| status["slots"]["running"] == 0)?;
     server.post_ok("/v1/completions", &completion(json!({})))?;
     Ok(())
-}
-
-fn gone() -> Result<()> {
-    let server = start_slow(&[])?;
-    for number in 0..40 {
-        let mut body = long_one();
-        body["stream"] = (number % 2 == 0).into();
-        let mut stream = begin(&server, &body)?;
-        if number % 4 == 0 {
-            // In the middle of an answer.
-            let mut some = [0; 64];
-            let read = stream.read(&mut some)?;
-            ensure!(read > 0, "nothing was answered");
-        }
-        drop(stream);
-    }
-    // What has been sent before they went is read before what is sent now.
-    let begin = std::time::Instant::now();
-    while server.post("/v1/completions", &completion(json!({})))?.status == 429 {
-        ensure!(begin.elapsed() < Duration::from_secs(60), "those who have gone keep their places");
-    }
-    server.until("an empty server", |status| {
-        status["slots"]["running"] == 0 && status["slots"]["waiting"] == 0
-    })
 }
 
 fn keys() -> Result<()> {
@@ -611,9 +627,7 @@ fn large_bodies() -> Result<()> {
     }
     let ceiling = server.get("/status")?.json()?["memory"]["ceiling_bytes"].clone();
     let ceiling = ceiling.as_u64().context("a ceiling")?;
-    let process = std::fs::read_to_string(format!("/proc/{}/status", server.process()))?;
-    let most = process.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
-    let most: u64 = most.trim().trim_end_matches("kB").trim().parse()?;
+    let most = server.memory("VmHWM")?;
     ensure!(most * 1024 <= ceiling, "{most} KiB were resident, {ceiling} bytes are the ceiling");
     Ok(())
 }

@@ -19,6 +19,7 @@ pub fn run(root: &Path) -> Result<()> {
     let mut documents = cargo(root, &["doc", "--workspace", "--no-deps", "--locked"]);
     documents.env("RUSTDOCFLAGS", "-D warnings").env("WEIR_STUB", "skip");
     step("documents", &mut documents)?;
+    timed("fuzz targets", || crate::fuzz::run(root))?;
     step("tests", &mut cargo(root, &["test", "--workspace", "--locked"]))
 }
 

@@ -24,6 +24,7 @@ const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 const TARGETS: &[(&str, u32)] = &[
     ("artefact", 20_000),
     ("chat_template", 2_000),
+    ("constraint", 500),
     ("external_data", 2_000),
     ("ir_text", 10_000),
     ("onnx_import", 1_000),

@@ -10,39 +10,11 @@ use std::time::Instant;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::{Failed, said};
+use super::client::said;
+use crate::traffic::outcome::{Answer, Failed};
 
 /// Most gaps that room is made for beforehand: most answers are shorter than they might be.
 const MOST_RESERVED: u32 = 4096;
-
-/// What was measured of an answer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
-    /// Seconds to the first token; nothing if there was no text.
-    pub first: Option<f64>,
-    /// Seconds between each token and the one before it.
-    pub gaps: Vec<f64>,
-    /// Seconds to the end of the answer.
-    pub seconds: f64,
-    /// Tokens of the prompt, if the server says so.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens of the answer, if the server says so.
-    pub output_tokens: Option<u64>,
-    /// Its text, if it is kept.
-    pub text: Option<String>,
-}
-
-impl Answer {
-    /// Chunks with text.
-    pub fn chunks(&self) -> u64 {
-        self.first.map_or(0, |_| 1 + self.gaps.len() as u64)
-    }
-
-    /// Tokens: as the server counts them, else chunks.
-    pub fn tokens(&self) -> u64 {
-        self.output_tokens.unwrap_or(self.chunks())
-    }
-}
 
 /// An answer that is being read.
 pub struct Reading {

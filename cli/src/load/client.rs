@@ -4,7 +4,6 @@
 //! making it is part of the time to the first token.
 
 use std::error::Error;
-use std::fmt::{Display, Formatter};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +16,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::answer::{Answer, Reading};
+use super::answer::Reading;
 use super::events::{Events, TooLong};
 use super::server::Server;
+use crate::traffic::outcome::{Answer, Failed, Kind};
 
 /// Most bytes of an answer that is no stream: lists of models, and what is said about an error.
 const MOST_TEXT: usize = 1 << 20;
@@ -29,39 +29,6 @@ const MOST_SHOWN: usize = 200;
 
 /// How long the end of a stream may take behind its last event, which is the end of the answer.
 const REST: Duration = Duration::from_secs(1);
-
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Failed {
-    /// What kind of failure it is.
-    pub kind: Kind,
-    /// What happened.
-    pub message: String,
-}
-
-/// Kinds of failures, which are counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// No connection, or one that broke before the answer began.
-    Connection,
-    /// The server refused.
-    Status(u16),
-    /// The answer broke off, said that something went wrong, or was no answer.
-    Stream,
-    /// It took too long.
-    Timeout,
-}
-
-impl Display for Kind {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Kind::Connection => f.write_str("connection"),
-            Kind::Status(status) => write!(f, "HTTP {status}"),
-            Kind::Stream => f.write_str("stream"),
-            Kind::Timeout => f.write_str("timeout"),
-        }
-    }
-}
 
 impl Failed {
     /// An answer that is none.

@@ -4,18 +4,11 @@
 //! there. One thread does all of it, for server and generator may share a machine.
 
 mod answer;
-mod arrivals;
-mod chart;
 mod client;
-mod dataset;
-mod draws;
 mod events;
-mod measure;
 mod options;
-mod report;
 mod runner;
 mod server;
-mod trace;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,15 +18,17 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use weir_runtime::command::say;
 
-use self::arrivals::{Arrival, Bounds, Random};
-use self::client::{Client, Failed};
-use self::draws::Draws;
-use self::measure::Figures;
-pub use self::options::{Endpoint, Load, Offered};
-use self::runner::{Form, Runner, Sent};
+use self::client::Client;
+pub use self::options::Load;
+use self::runner::{Form, Runner};
 use self::server::Server;
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::traffic::arrivals::{Arrival, Bounds, Random};
+use crate::traffic::measure::Figures;
+use crate::traffic::offer::Offered;
+use crate::traffic::outcome::{Failed, Sent};
+use crate::traffic::{Draws, chart};
 
 /// The stream of draws of passages; rates have those behind it.
 const PASSAGES: u64 = 0;
@@ -111,7 +106,7 @@ impl Load {
         }
         let mut measured = Measured { model, figures: Vec::new(), texts: BTreeMap::new() };
         let mut failures_left = self.when.stop_after_failures.unwrap_or(usize::MAX);
-        for (index, offered) in self.offers().into_iter().enumerate() {
+        for (index, offered) in self.offer.offers().into_iter().enumerate() {
             if failures_left == 0 {
                 break;
             }
@@ -153,7 +148,12 @@ impl Load {
     fn count(&self, offered: Offered, recorded: &[Arrival]) -> Option<u64> {
         match offered {
             Offered::Trace => Some(recorded.len() as u64),
-            _ => self.bounds().requests.filter(|_| self.when.duration.is_none()).map(|n| n as u64),
+            _ => self
+                .offer
+                .bounds()
+                .requests
+                .filter(|_| self.offer.duration.is_none())
+                .map(|n| n as u64),
         }
     }
 
@@ -165,10 +165,10 @@ impl Load {
         recorded: &[Arrival],
         stream: u64,
     ) -> Sent {
-        let bounds = self.bounds();
+        let bounds = self.offer.bounds();
         match offered {
             Offered::PerSecond { rate, burstiness } => {
-                let draws = Draws::new(self.when.seed, stream);
+                let draws = Draws::new(self.offer.seed, stream);
                 runner.open(Random::new(rate, burstiness, bounds, draws)).await
             }
             Offered::Trace => runner.open(recorded.iter().cloned()).await,

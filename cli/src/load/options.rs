@@ -1,25 +1,17 @@
 //! Options of `weir load`, and what they come to.
 
-use std::fmt::{Display, Formatter};
+use std::fmt::Display;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use weir_runtime::command::whole;
 
-use super::arrivals::{Arrival, Bounds};
-use super::dataset::Prompts;
-use super::draws::Draws;
-use super::{PASSAGES, trace};
+use super::PASSAGES;
 use crate::failure::Failure;
-
-/// Requests of a rate unless something else bounds them.
-const DEFAULT_REQUESTS: usize = 100;
-
-/// Most requests of a rate: their figures are in memory together.
-const MOST_REQUESTS: usize = 10_000_000;
-
-/// Most tokens of an answer.
-const MOST_TOKENS: u32 = 1 << 24;
+use crate::traffic::Draws;
+use crate::traffic::arrivals::Arrival;
+use crate::traffic::dataset::{Endpoint, Prompts};
+use crate::traffic::offer::{MOST_REQUESTS, MOST_TOKENS, Offer, number};
 
 /// Most words of a passage.
 const MOST_WORDS: usize = 10_000_000;
@@ -69,43 +61,19 @@ pub struct Load {
     pub(super) quiet: bool,
 
     #[command(flatten)]
+    pub(super) offer: Offer,
+
+    #[command(flatten)]
     pub(super) when: When,
 
     #[command(flatten)]
     pub(super) what: What,
 }
 
-/// Arrivals of requests.
+/// What is sent beside that which is measured, and when it is given up.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "When")]
 pub(super) struct When {
-    /// Requests of each rate [default: 100, unless --duration or --trace says how many]
-    #[arg(long, value_name = "N", value_parser = whole(1, MOST_REQUESTS), allow_hyphen_values = true)]
-    requests: Option<usize>,
-
-    /// Seconds in which requests of each rate are sent; their answers are waited for
-    #[arg(long, value_name = "SECONDS", value_parser = number, allow_hyphen_values = true)]
-    pub(super) duration: Option<f64>,
-
-    /// Requests per second, at random times that no answer delays (repeatable: one after another), or
-    /// inf: as many at once as --concurrency says [default: inf]
-    #[arg(long, value_name = "R", value_parser = rate, allow_hyphen_values = true)]
-    rate: Vec<f64>,
-
-    /// Requests at once with --rate inf [default: all]
-    #[arg(long, value_name = "N", value_parser = whole(1, MOST_REQUESTS), allow_hyphen_values = true)]
-    concurrency: Option<usize>,
-
-    /// Shape of the gamma distribution of gaps between requests: 1 is a Poisson process, less comes in
-    /// bursts, more evenly
-    #[arg(long, value_name = "X", default_value = "1", value_parser = number, allow_hyphen_values = true)]
-    burstiness: f64,
-
-    /// Send requests at the times of a file: a JSON object a line, {"at": seconds}, with prompt or
-    /// prompt_tokens and max_tokens if they are known
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "concurrency", "burstiness"])]
-    trace: Option<PathBuf>,
-
     /// Requests, one after another, that are sent first and not counted
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0, MOST_REQUESTS), allow_hyphen_values = true)]
     pub(super) warmup: usize,
@@ -117,10 +85,6 @@ pub(super) struct When {
     /// Send nothing more when so many requests have failed
     #[arg(long, value_name = "N", value_parser = whole(1, MOST_REQUESTS), allow_hyphen_values = true)]
     pub(super) stop_after_failures: Option<usize>,
-
-    /// Of random times and passages: the same seed gives the same
-    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
-    pub(super) seed: u64,
 }
 
 /// Prompts and answers.
@@ -157,101 +121,20 @@ pub(super) struct What {
     pub(super) same_answer: bool,
 }
 
-/// What a request is.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A conversation, through the model's template
-    Chat,
-    /// A text to continue, as it is
-    Completions,
-}
-
-impl Endpoint {
-    /// Its name behind the version.
-    pub fn path(self) -> &'static str {
-        match self {
-            Endpoint::Chat => "chat/completions",
-            Endpoint::Completions => "completions",
-        }
-    }
-}
-
-/// How requests of a measurement were offered.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Offered {
-    /// At random times.
-    PerSecond {
-        /// Mean rate.
-        rate: f64,
-        /// Shape of the gaps.
-        burstiness: f64,
-    },
-    /// So many at once.
-    Closed {
-        /// How many.
-        concurrency: usize,
-    },
-    /// All at once.
-    Unlimited,
-    /// At recorded times.
-    Trace,
-}
-
-impl Offered {
-    /// Requests per second, if that is how they were offered.
-    pub fn rate(self) -> Option<f64> {
-        match self {
-            Offered::PerSecond { rate, .. } => Some(rate),
-            _ => None,
-        }
-    }
-
-    /// Words for people.
-    pub fn title(self) -> String {
-        match self {
-            Offered::PerSecond { rate, .. } => format!("rate {rate}/s"),
-            Offered::Closed { concurrency } => format!("{concurrency} at once"),
-            Offered::Unlimited => "all at once".to_owned(),
-            Offered::Trace => "trace".to_owned(),
-        }
-    }
-}
-
-/// As vLLM's benchmark names them.
-impl Display for Offered {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Offered::PerSecond { rate, .. } => write!(f, "{rate}"),
-            Offered::Closed { .. } | Offered::Unlimited => f.write_str("inf"),
-            Offered::Trace => f.write_str("trace"),
-        }
-    }
-}
-
 impl Load {
     /// Refuses what can be seen to be wrong before anything is read or sent.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let (when, what) = (&self.when, &self.what);
         let has_prompts = what.prompt.is_some() || what.dataset.is_some();
-        let offers = self.offers();
-        let finite = offers.iter().any(|offered| offered.rate().is_some());
-        let closed = offers.iter().any(|offered| matches!(offered, Offered::Closed { .. }));
-        let endless = offers.contains(&Offered::Unlimited) && self.bounds().requests.is_none();
-        let wrong = if !has_prompts && when.trace.is_none() {
+        let wrong = if !has_prompts && self.offer.trace.is_none() {
             "give --prompt or --dataset"
         } else if !has_prompts && when.warmup > 0 {
             "--warmup needs --prompt or --dataset"
-        } else if when.concurrency.is_some() && !closed {
-            "--concurrency belongs to --rate inf: at other rates no answer delays a request"
-        } else if endless {
-            "--rate inf with --duration needs --concurrency or --requests"
-        } else if self.plot.is_some() && !finite {
-            "--plot draws latencies against rates: give --rate, several times at best"
         } else if what.same_answer && what.temperature.is_some_and(|temperature| temperature > 0.0)
         {
             "--same-answer needs --temperature 0"
         } else {
-            return Ok(());
+            return self.offer.check(self.plot.is_some());
         };
         Err(Failure::usage(wrong))
     }
@@ -274,7 +157,7 @@ impl Load {
 
     /// Where prompts come from.
     pub(super) fn prompts(&self) -> Result<Prompts, Failure> {
-        let draws = Draws::new(self.when.seed, PASSAGES);
+        let draws = Draws::new(self.offer.seed, PASSAGES);
         match &self.what.dataset {
             Some(path) => Prompts::read(path, self.endpoint, self.what.prompt_words, draws),
             // Without any, the trace has them all.
@@ -284,56 +167,9 @@ impl Load {
 
     /// The arrivals of the trace, within the bounds; none without a trace.
     pub(super) fn recorded(&self, prompts: &Prompts) -> Result<Vec<Arrival>, Failure> {
-        let Some(path) = &self.when.trace else { return Ok(Vec::new()) };
         let has_prompts = self.what.prompt.is_some() || self.what.dataset.is_some();
-        let mut arrivals = trace::read(path, has_prompts, |tokens| prompts.check_tokens(tokens))?;
-        let bounds = Bounds { requests: self.when.requests, seconds: self.when.duration };
-        let kept =
-            arrivals.iter().enumerate().take_while(|(sent, one)| bounds.allow(*sent, one.at));
-        arrivals.truncate(kept.count());
-        Ok(arrivals)
+        self.offer.recorded(has_prompts, |tokens| prompts.check_tokens(tokens))
     }
-
-    /// What is measured, in order.
-    pub(super) fn offers(&self) -> Vec<Offered> {
-        if self.when.trace.is_some() {
-            return vec![Offered::Trace];
-        }
-        let unlimited = match self.when.concurrency {
-            Some(concurrency) => Offered::Closed { concurrency },
-            None => Offered::Unlimited,
-        };
-        if self.when.rate.is_empty() {
-            return vec![unlimited];
-        }
-        let burstiness = self.when.burstiness;
-        let offer = |rate: &f64| match rate.is_finite() {
-            true => Offered::PerSecond { rate: *rate, burstiness },
-            false => unlimited,
-        };
-        self.when.rate.iter().map(offer).collect()
-    }
-
-    /// How much is sent at each rate.
-    pub(super) fn bounds(&self) -> Bounds {
-        let When { requests, duration, .. } = self.when;
-        let default = duration.is_none().then_some(DEFAULT_REQUESTS);
-        Bounds { requests: requests.or(default), seconds: duration }
-    }
-}
-
-/// Reads a number above 0. The range keeps times within what clocks hold.
-fn number(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| (1e-3..=1e9).contains(number));
-    number.ok_or_else(|| "it must be a number from 0.001 to 1000000000".to_owned())
-}
-
-/// Reads a rate, of which `inf` is one.
-fn rate(text: &str) -> Result<f64, String> {
-    if text == "inf" {
-        return Ok(f64::INFINITY);
-    }
-    number(text).map_err(|reason| format!("{reason}, or inf"))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

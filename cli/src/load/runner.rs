@@ -12,32 +12,11 @@ use serde_json::{Map, Value, json};
 use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Endpoint;
-use super::answer::Answer;
-use super::arrivals::{Arrival, Bounds, Wanted};
-use super::client::{Client, Failed};
-use super::dataset::{Prompt, Prompts, Question};
+use super::client::Client;
 use crate::progress::Work;
-
-/// What became of a request.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Seconds after its time, if it had one.
-    pub late: Option<f64>,
-    /// Its answer.
-    pub answer: Result<Answer, Failed>,
-}
-
-/// What became of all requests of a rate.
-#[derive(Debug)]
-pub struct Sent {
-    /// In the order in which they ended.
-    pub outcomes: Vec<Outcome>,
-    /// Seconds from the start to the last end.
-    pub seconds: f64,
-    /// Most that were under way at once.
-    pub most_at_once: usize,
-}
+use crate::traffic::arrivals::{Arrival, Bounds, Wanted};
+use crate::traffic::dataset::{Endpoint, Prompt, Prompts, Question};
+use crate::traffic::outcome::{Outcome, Sent};
 
 /// What all requests have in common.
 pub struct Form {
@@ -53,10 +32,16 @@ pub struct Form {
 
 impl Form {
     /// A request as it is sent, and most tokens of its answer.
-    fn fill(&self, question: Question, max_tokens: Option<u32>) -> (String, u32) {
+    fn fill(
+        &self,
+        question: Question,
+        max_tokens: Option<u32>,
+        priority: Option<i32>,
+    ) -> (String, u32) {
         let mut fields = self.fields.clone();
         let max_tokens = max_tokens.or(question.max_tokens).unwrap_or(self.max_tokens);
         fields.insert("max_tokens".to_owned(), max_tokens.into());
+        fields.extend(priority.map(|priority| ("priority".to_owned(), priority.into())));
         let (name, prompt) = match (self.endpoint, question.prompt) {
             (Endpoint::Completions, Prompt::Text(text)) => ("prompt", text.into()),
             (Endpoint::Chat, Prompt::Text(text)) => {
@@ -108,7 +93,7 @@ impl<'a> Runner<'a> {
         for arrival in arrivals {
             let due = self.start + Duration::from_secs_f64(arrival.at);
             let question = self.prompts.take(arrival.prompt);
-            let request = self.form.fill(question, arrival.max_tokens);
+            let request = self.form.fill(question, arrival.max_tokens, arrival.priority);
             self.wait_until(due).await;
             if self.failures_left == 0 {
                 break;
@@ -125,7 +110,7 @@ impl<'a> Runner<'a> {
         while self.failures_left > 0 && bounds.allow(sent, self.start.elapsed().as_secs_f64()) {
             if self.tasks.len() < concurrency {
                 let question = self.prompts.take(Wanted::Next);
-                let request = self.form.fill(question, None);
+                let request = self.form.fill(question, None, None);
                 self.send(request, None);
                 sent += 1;
             } else if let Some(outcome) = self.tasks.join_next().await {

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use super::client::Kind;
 use super::*;
+use crate::traffic::outcome::Kind;
 
 #[derive(Parser)]
 struct Line {

@@ -37,6 +37,7 @@
 //! policies are names with numbers. Cases depend on the file, the options and that function only.
 
 mod aime;
+pub mod axis;
 mod cases;
 mod error;
 mod gsm8k;
@@ -46,7 +47,7 @@ mod livecodebench;
 mod longbench;
 mod longbench2;
 mod needle;
-mod random;
+pub mod random;
 mod records;
 mod report;
 mod ruler;

@@ -120,6 +120,7 @@ pub fn exit_code(error: &RuntimeError) -> u8 {
     match error {
         RuntimeError::Options(_)
         | RuntimeError::Request(_)
+        | RuntimeError::Constraint(_)
         | RuntimeError::Prompt { .. }
         | RuntimeError::Absent(_) => 2,
         _ => 1,

@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use super::numbers::whole;
 use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use super::say;
-use crate::serve::{Happening, Limits, ServerOptions, memory_ceiling, serve};
+use crate::serve::{AllowedOrigin, Happening, Limits, ServerOptions, memory_ceiling, serve};
 use crate::{Model, RuntimeError};
 
 /// What the help says at its end.
@@ -48,6 +48,10 @@ pub struct Serve {
     /// Listen where others reach the server although there is no API key
     #[arg(long)]
     pub allow_anyone: bool,
+    /// Origin, as in https://example.org, whose pages may ask through a browser, or * for any; can be
+    /// repeated
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<AllowedOrigin>,
     /// Requests that wait for a slot at most; further ones are refused with status 429 [default: two per
     /// slot]
     #[arg(long, value_name = "N", value_parser = whole(0, MAX_QUEUE), allow_hyphen_values = true)]
@@ -105,6 +109,7 @@ impl Serve {
             key_file: self.api_key_file.clone(),
             key: self.api_key.clone(),
             is_open: self.allow_anyone,
+            allowed_origins: self.allow_origin.clone(),
             queue: self.queue,
             queue_timeout: self.queue_timeout.map(Duration::from_secs),
             request_timeout: self.request_timeout.map(Duration::from_secs),
@@ -114,10 +119,12 @@ impl Serve {
                 connections_of_address: self.connections_per_address,
                 ..Limits::default()
             },
+            is_confined: true,
         };
         self.write_logs();
         say(format_args!("{}", memory_ceiling(&model, &options)?));
         serve(model, options, |happening| match happening {
+            Happening::Confined(confinement) => say(format_args!("{confinement}")),
             Happening::Listens(address) => {
                 say(format_args!("listening at http://{address}"));
                 notify(NotifyState::Ready);

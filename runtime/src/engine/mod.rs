@@ -2,11 +2,13 @@
 //!
 //! The engine is driven by its caller: [`Engine::submit`] queues, [`Engine::step`] advances every
 //! sequence that holds a slot by one step and reports what happened. What a request gets does not
-//! depend on who else is served. After warm-up a step allocates nothing but pieces of text.
+//! depend on who else is served. After warm-up a step that only decodes allocates nothing
+//! (`tests/allocations`), unless it reports probabilities.
 //!
 //! Where tokens are guessed ahead ([`Engine::guess`]) a sequence that decodes brings its guesses along:
 //! a step computes the logits of all their rows, and tokens are chosen from these one after the other,
-//! exactly as one by one, until one is not what was guessed.
+//! exactly as one by one, until one is not what was guessed. An answer that keeps to a grammar is followed
+//! token by token in the same order, so that there is never anything to take back.
 
 mod left;
 mod request;
@@ -26,6 +28,7 @@ pub use request::{
 use sequence::{Choice, Guesses, Sequence};
 
 use crate::cache::KeptRows;
+use crate::constraint::ConstraintFault;
 use crate::drafts::Drafter;
 use crate::error::RuntimeError;
 use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepModel, StepRow};
@@ -33,6 +36,9 @@ use crate::sampling::SamplingScratch;
 use crate::scheduler::{
     Admission, Held, PlannedRows, PlannedTile, Scheduler, SchedulerLimits, StepPlan,
 };
+
+/// Bytes that the buffer for a token's text begins with: stop strings may have held back more than one.
+const PIECE_ROOM: usize = 4096;
 
 /// A model that serves requests.
 pub struct Engine<M> {
@@ -90,7 +96,7 @@ impl<M: StepModel> Engine<M> {
             logits: vec![0.0; chosen * vocabulary],
             scratch: SamplingScratch::new(vocabulary),
             guesses: None,
-            piece: String::new(),
+            piece: String::with_capacity(PIECE_ROOM),
             cancelled: VecDeque::new(),
             samples: Vec::new(),
             left,
@@ -351,16 +357,38 @@ impl<M: StepModel> Engine<M> {
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
         let position = sequence.tokens.len() as u32;
-        if !sequence.is_penalised() {
-            // Samples of a prompt choose their first tokens from one row, so it is kept for all of them.
-            if sequence.logprobs.is_some() {
-                self.scratch.keep(logits);
-            }
+        // Samples of a prompt choose their first tokens from one row, so it is kept for all of them.
+        let is_penalised = sequence.is_penalised();
+        if !is_penalised && sequence.logprobs.is_some() {
+            self.scratch.keep(logits);
+        }
+        // Before all else that chooses. Samples keep to the same grammar, which takes nothing away twice.
+        if let Some(matcher) = &mut sequence.matcher
+            && let Err(fault) = matcher.mask(logits, &sequence.stop_tokens)
+        {
+            self.fail(id, fault.into(), report);
+            return Choice::Last;
+        }
+        if !is_penalised {
             sequence.sampler.penalise(logits);
         }
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
             self.fail(id, StepFault::LogitsNotFinite, report);
             return Choice::Last;
+        };
+        let ends = sequence.stop_tokens.contains(&token);
+        let is_whole = match &mut sequence.matcher {
+            // Where the model gives all allowed tokens minus infinity, another one is as good.
+            Some(_) if logits[token as usize] == f32::NEG_INFINITY => Err(ConstraintFault::NoToken),
+            Some(matcher) if !ends => matcher.take(token),
+            _ => Ok(false),
+        };
+        let is_whole = match is_whole {
+            Ok(is_whole) => is_whole,
+            Err(fault) => {
+                self.fail(id, fault.into(), report);
+                return Choice::Last;
+            }
         };
         let logprobs = sequence.logprobs.map(|count| self.scratch.logprobs(token, count));
         sequence.tokens.push(token);
@@ -368,7 +396,6 @@ impl<M: StepModel> Engine<M> {
         let is_guessed = guess == Some(token);
         sequence.accepted += u32::from(is_guessed);
         self.piece.clear();
-        let ends = sequence.stop_tokens.contains(&token);
         let stopped =
             !ends && (sequence.text.as_mut()).is_some_and(|text| text.push(token, &mut self.piece));
         let logprobs = logprobs.as_ref();
@@ -378,6 +405,8 @@ impl<M: StepModel> Engine<M> {
         } else if stopped {
             // What the decoder still holds comes after the stop string.
             sequence.text = None;
+            FinishReason::Stop
+        } else if is_whole {
             FinishReason::Stop
         } else if sequence.chosen() == sequence.max_tokens {
             FinishReason::Length

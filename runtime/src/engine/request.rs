@@ -1,5 +1,6 @@
 //! What an engine is asked for and what it answers.
 
+use crate::constraint::Grammar;
 use crate::error::RequestError;
 use crate::forward::StepFault;
 use crate::sampling::{SamplingOptions, TokenLogprobs};
@@ -17,10 +18,16 @@ pub struct Request {
     pub choice: u32,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
+    /// Special tokens whose text is part of the answer, unlike that of others.
+    pub shown_tokens: Vec<u32>,
     /// Further tokens that end the answer.
     pub stop_tokens: Vec<u32>,
-    /// Whether the model's own end tokens are tokens like any other.
+    /// Whether the model's own end tokens are tokens like any other; under a constraint they are none at
+    /// all then, and the answer ends where nothing can follow.
     pub ignore_eos: bool,
+    /// What the answer keeps to ([`crate::Model::grammar`]). It may end where the grammar may, and ends
+    /// where nothing can follow. Probabilities that are reported are the model's own, without it.
+    pub constraint: Option<Grammar>,
     /// How a prompt goes on with a conversation of which the cache has dropped rows.
     pub history: History,
     /// Report how probable each token was, beside so many of the most probable ones.
@@ -47,7 +54,7 @@ impl RequestRules {
     /// Why a request cannot be served, if so.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         let RequestRules { context, vocabulary, has_tokenizer } = *self;
-        let Request { prompt, sampling, stop, .. } = request;
+        let Request { prompt, sampling, stop, constraint, .. } = request;
         if prompt.is_empty() {
             return Err(RequestError::Empty);
         }
@@ -60,6 +67,12 @@ impl RequestRules {
         sampling.check()?;
         if let Some((token, _)) = sampling.logit_bias.iter().find(|(id, _)| *id >= vocabulary) {
             return Err(RequestError::UnknownBias { token: *token, vocabulary });
+        }
+        if let Some(grammar) = constraint
+            && grammar.vocabulary() != vocabulary
+        {
+            let read_for = grammar.vocabulary();
+            return Err(RequestError::ForeignGrammar { read_for, vocabulary });
         }
         if stop.iter().any(String::is_empty) {
             return Err(RequestError::EmptyStop);

@@ -9,6 +9,7 @@
 use super::left::Beginning;
 use super::sequence::Sequence;
 use super::{Choice, Engine, Event, History, Request, RequestId};
+use crate::constraint::Matcher;
 use crate::error::RequestError;
 use crate::forward::{StepFault, StepModel};
 use crate::sampling::{Sampler, SamplingOptions};
@@ -75,7 +76,9 @@ impl<M: StepModel> Engine<M> {
         let sampling = SamplingOptions { seed, ..sampling.clone() };
         let mut tokens = Vec::with_capacity(prompt.len() + max_tokens as usize);
         tokens.extend_from_slice(prompt);
-        let text = |tokenizer| TextStream::new(tokenizer, request.stop.clone());
+        let text = |tokenizer| {
+            TextStream::new(tokenizer, request.stop.clone(), request.shown_tokens.clone())
+        };
         Sequence {
             rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),
             sampler: Sampler::new(sampling, *choice, prompt, shape.vocabulary as usize),
@@ -85,6 +88,7 @@ impl<M: StepModel> Engine<M> {
             drafted: 0,
             accepted: 0,
             stop_tokens: ends,
+            matcher: request.constraint.clone().map(Matcher::new),
             tokens,
             prompt_rows,
             laid_out: prompt_rows,

@@ -2,6 +2,7 @@
 
 use super::left::Beginning;
 use super::request::History;
+use crate::constraint::Matcher;
 use crate::drafts::Drafter;
 use crate::forward::Past;
 use crate::sampling::Sampler;
@@ -28,6 +29,8 @@ pub(super) struct Sequence {
     pub sampler: Sampler,
     pub text: Option<TextStream>,
     pub stop_tokens: Vec<u32>,
+    /// Where the answer is in the grammar that it keeps to, if it has to.
+    pub matcher: Option<Matcher>,
     pub rotary_set: u32,
     /// How many of the most probable tokens are reported with each, if any are.
     pub logprobs: Option<u32>,

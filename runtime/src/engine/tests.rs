@@ -1,6 +1,7 @@
 //! The engine over a model without weights: its logits depend on exactly those rows of the cache
 //! that the placement says a row reads.
 
+mod constraints;
 mod guesses;
 mod samples;
 

@@ -52,7 +52,7 @@ impl PromptJob {
         let needed = shape.direct_rows < shape.context;
         let length = if needed { shape.context as usize } else { 0 };
         let hidden_width = shape.hidden_width as usize;
-        let tile_rows = aligned_tile(shape.max_rows as usize, hidden_width);
+        let tile_rows = tile_rows(shape.max_rows as usize, hidden_width);
         if needed && tile_rows == 0 {
             return Err(RuntimeError::Tables(format!(
                 "steps of {} rows of {hidden_width} values have no aligned tile",
@@ -124,8 +124,9 @@ impl PromptJob {
     }
 }
 
-/// The most rows, at most `max_rows`, whose hidden rows fill whole multiples of 64 bytes.
-fn aligned_tile(max_rows: usize, hidden_width: usize) -> usize {
+/// Rows of a tile of a long prompt: the most, at most `max_rows`, whose hidden rows fill whole multiples
+/// of 64 bytes. 0 if no number of them does.
+pub fn tile_rows(max_rows: usize, hidden_width: usize) -> usize {
     let row_bytes = hidden_width * 4;
     let step = 64 >> row_bytes.trailing_zeros().min(6);
     max_rows / step * step

@@ -16,12 +16,14 @@ mod tests;
 
 use weir_abi::Fault;
 
+pub use long_prompt::tile_rows;
 pub use shape::{ModelShape, PrefillBytes, RuntimeOptions};
 pub(crate) use shape::{layer_shapes, prefill_bytes};
 pub use staged::StagedPrompt;
 pub use steps::Forward;
 
 use crate::cache::KeptRows;
+use crate::constraint::ConstraintFault;
 
 /// One row of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +65,8 @@ pub struct Past {
     pub prompt_rows: u32,
 }
 
-/// An internal error that model code reported: a bug in the compiler, or a damaged model.
+/// Why a step failed: mostly an internal error that model code reported, a bug in the compiler or a
+/// damaged model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepFault {
     /// A score is not finite.
@@ -89,6 +92,9 @@ pub enum StepFault {
     /// No logit is a number.
     #[error("internal error: no logit of a row is a number")]
     LogitsNotFinite,
+    /// The answer cannot be held to its grammar: the grammar's fault, unlike the others.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintFault),
     /// A number that this runtime does not know.
     #[error("internal error: model code reported fault {number} (detail {detail})")]
     Unknown {

@@ -10,14 +10,18 @@ use axum::http::{HeaderMap, StatusCode, header};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Sender;
 
+use super::asked::check_size;
 use super::board::Board;
+use super::browsers::Browsers;
 use super::failure::Failure;
 use super::keys::{Keys, Tenant};
 use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
 use super::worker::Job;
+use crate::machine::Residence;
 use crate::memory::MemoryCeiling;
-use crate::template::ChatMessage;
+use crate::notation::Notation;
+use crate::template::Conversation;
 use crate::{Model, Request, RequestRules};
 
 /// Shared by all connections.
@@ -40,10 +44,14 @@ pub struct App {
     pub slots: u32,
     /// Rows that a slot has room for, per layer and head.
     pub rows_of_slot: u32,
+    /// How much of this process is in memory.
+    pub residence: Residence,
     /// What was printed when the server started.
     pub ceiling: MemoryCeiling,
     /// Bytes of the longest text that can fit into the context.
     pub longest_text: usize,
+    /// Which pages may ask.
+    pub browsers: Browsers,
     /// Memory for bodies that are being read.
     pub body_budget: Arc<Semaphore>,
     /// How long a request waits for a slot, and until when it must be answered.
@@ -54,7 +62,9 @@ pub struct App {
     pub(super) all_places: usize,
     pub(super) keys: RwLock<Arc<Keys>>,
     pub(super) draining: AtomicBool,
-    pub(super) ids: Ids,
+    pub(super) ids: Arc<Ids>,
+    /// How the model writes thoughts and calls of tools.
+    pub notation: Notation,
 }
 
 /// Names that no other answer has.
@@ -76,6 +86,20 @@ impl Ids {
         let mut hasher = self.random.build_hasher();
         hasher.write_u64(count);
         format!("{prefix}{:016x}{count:08x}", hasher.finish())
+    }
+
+    /// A name of nine letters and digits.
+    pub fn nine(&self) -> String {
+        const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(self.count.fetch_add(1, Ordering::Relaxed));
+        let mut rest = hasher.finish();
+        let mut letter = || {
+            let letter = LETTERS[(rest % 36) as usize];
+            rest /= 36;
+            char::from(letter)
+        };
+        (0..9).map(|_| letter()).collect()
     }
 }
 
@@ -102,6 +126,9 @@ impl App {
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, key)| key.trim());
+        // As Anthropic's clients send it.
+        let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
+        let bearer = bearer.or(plain);
         let missing = "an API key is needed: Authorization: Bearer KEY";
         let Some(key) = bearer else {
             return Err(Failure::new(StatusCode::UNAUTHORIZED, missing).coded("missing_api_key"));
@@ -150,11 +177,17 @@ impl App {
         Ok(self.model.encode(text)?)
     }
 
-    /// Ids of a conversation.
-    pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, Failure> {
-        let text = self.model.template()?.render(messages, true)?;
+    /// Text and ids of a conversation, the beginning of the model's turn at its end.
+    pub fn encode_chat(
+        &self,
+        conversation: &Conversation<'_>,
+    ) -> Result<(String, Vec<u32>), Failure> {
+        check_size(conversation.messages, conversation.tools, conversation.variables)?;
+        let conversation = Conversation { add_generation_prompt: true, ..*conversation };
+        let text = self.model.template()?.render_conversation(&conversation)?;
         self.check_text("messages", &text)?;
-        Ok(self.model.encode_plain(&text)?)
+        let ids = self.model.encode_plain(&text)?;
+        Ok((text, ids))
     }
 
     /// Queues requests, `samples` answers to each.

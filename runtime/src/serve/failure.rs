@@ -79,6 +79,9 @@ impl Failure {
                 )
                 .coded("deadline_exceeded"),
             ),
+            End::LeftGrammar(fault) => Some(
+                Failure::new(StatusCode::BAD_REQUEST, fault.to_string()).coded("constraint_failed"),
+            ),
             End::Failed(reason) => {
                 Some(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason.clone()))
             }
@@ -107,6 +110,27 @@ impl Failure {
     }
 }
 
+/// The same as Anthropic's API writes it. A field has no place of its own there.
+impl Failure {
+    /// The object that says so.
+    pub fn anthropic_body(&self) -> Value {
+        let class = match self.status {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => self.class(),
+        };
+        let message = match &self.param {
+            Some(field) if !self.message.starts_with(field.as_str()) => {
+                format!("{field}: {}", self.message)
+            }
+            _ => self.message.clone(),
+        };
+        json!({"type": "error", "error": {"type": class, "message": message}})
+    }
+}
+
 impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Failure {
         let message = error.to_string();
@@ -124,6 +148,7 @@ impl From<RequestError> for Failure {
             RequestError::NoSamples | RequestError::SamplesIncremental { .. } => {
                 Failure::field("n", message)
             }
+            RequestError::ForeignGrammar { .. } => Failure::field("response_format", message),
             RequestError::Empty | RequestError::UnknownToken { .. } => {
                 Failure::field("prompt", message)
             }
@@ -139,7 +164,9 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Part { part: "chat template", reason } => {
                 Failure::field("messages", format!("the chat template refuses them: {reason}"))
             }
-            RuntimeError::Absent(_) => Failure::new(StatusCode::BAD_REQUEST, error.to_string()),
+            RuntimeError::Absent(_) | RuntimeError::Constraint(_) => {
+                Failure::new(StatusCode::BAD_REQUEST, error.to_string())
+            }
             _ => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }
@@ -148,6 +175,8 @@ impl From<RuntimeError> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let mut response = super::json::response(self.status, &self.body());
+        // For interfaces that write it otherwise.
+        response.extensions_mut().insert(self.clone());
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

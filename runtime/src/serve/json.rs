@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::Failure;
-use super::limits::Limits;
+use super::limits::{Limits, OWN_BODY_BYTES};
 
 /// Bytes that a unit of the budget for bodies stands for.
 pub const BUDGET_UNIT: usize = 4096;
@@ -24,8 +24,8 @@ pub struct RequestBody {
     held: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body within its limits. `budget` is what all bodies together may hold, in
-/// [`BUDGET_UNIT`]s.
+/// Reads a body within its limits. `budget` is what all bodies together may hold beyond what each
+/// connection has room for, in [`BUDGET_UNIT`]s.
 pub async fn read(
     mut body: Body,
     limits: &Limits,
@@ -62,7 +62,7 @@ impl RequestBody {
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let wanted = length.div_ceil(BUDGET_UNIT) - held;
+        let wanted = length.saturating_sub(OWN_BODY_BYTES).div_ceil(BUDGET_UNIT) - held;
         let more = Arc::clone(budget).try_acquire_many_owned(wanted as u32);
         let more = more.map_err(|_| {
             let message = "too many long requests are being read at once; try again later";
@@ -78,6 +78,7 @@ impl RequestBody {
 
     /// The object that the body is, or the field that is wrong.
     pub fn parse<T: DeserializeOwned>(&self, limits: &Limits) -> Result<T, Failure> {
+        check_object(&self.bytes)?;
         parse(&self.bytes, limits.json_depth)
     }
 }
@@ -91,7 +92,7 @@ fn too_slow(limits: &Limits) -> Failure {
     Failure::new(StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// The object in these bytes, nested no deeper than `depth`.
+/// The value in these bytes, nested no deeper than `depth`.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failure> {
     check_depth(bytes, depth)?;
     let mut json = serde_json::Deserializer::from_slice(bytes);
@@ -102,9 +103,14 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failu
             return Failure::new(StatusCode::BAD_REQUEST, format!("not valid JSON: {reason}"))
                 .coded("invalid_json");
         }
-        match path.as_str() {
-            "." => Failure::new(StatusCode::BAD_REQUEST, reason.to_string()),
-            field => Failure::field(field, format!("{field}: {reason}")),
+        let message = reason.to_string();
+        match (path.as_str(), absent_field(&message)) {
+            (".", Some(field)) => Failure::field(field, &message),
+            (".", None) => Failure::new(StatusCode::BAD_REQUEST, message),
+            (outer, Some(field)) => {
+                Failure::field(format!("{outer}.{field}"), format!("{outer}: {message}"))
+            }
+            (field, None) => Failure::field(field, format!("{field}: {message}")),
         }
     })?;
     json.end().map_err(|error| {
@@ -112,6 +118,22 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], depth: usize) -> Result<T, Failu
         Failure::new(StatusCode::BAD_REQUEST, message).coded("invalid_json")
     })?;
     Ok(value)
+}
+
+/// The name of a field that is not there; serde's errors say it in words alone.
+fn absent_field(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.split('`').next()
+}
+
+/// Serde takes lists for objects, their entries in the order of our fields, which nobody means.
+fn check_object(bytes: &[u8]) -> Result<(), Failure> {
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'[') => {
+            let message = "the body must be a JSON object, and not a list";
+            Err(Failure::new(StatusCode::BAD_REQUEST, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses brackets nested too deeply, before anything recursive sees them.
@@ -183,6 +205,11 @@ mod tests {
         assert_eq!(failure(r#"{"list": 3}"#).param.as_deref(), Some("list"));
         let absent = failure("{}");
         assert!(absent.message.contains("`list`"), "{}", absent.message);
+        assert_eq!(absent.param.as_deref(), Some("list"));
+        assert_eq!(failure(r#"{"list": [{}]}"#).param.as_deref(), Some("list[0].count"));
+        let list = check_object(br#" [[{"count": 1}]]"#).unwrap_err();
+        assert!(list.message.contains("object"), "{}", list.message);
+        assert!(check_object(br#" {"list": []}"#).is_ok());
         assert_eq!(failure(r#"{"list": ["#).code, Some("invalid_json"));
         assert_eq!(failure(r#"{"list": []} x"#).code, Some("invalid_json"));
     }

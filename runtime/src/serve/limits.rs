@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read.
+    /// Bytes of all bodies that are being read, but for the first [`OWN_BODY_BYTES`] of each.
     pub all_body_bytes: usize,
     /// Bytes of a request's head.
     pub head_bytes: usize,
@@ -42,6 +42,22 @@ pub const PROMPTS: usize = 64;
 /// Messages of a conversation.
 pub const MESSAGES: usize = 4096;
 
+/// Calls of tools in a message.
+pub const CALLS: usize = 128;
+
+/// Tools of a request.
+pub const TOOLS: usize = 128;
+
+/// Bytes of a tool's name.
+pub const TOOL_NAME: usize = 64;
+
+/// Variables that a request gives the chat template.
+pub const VARIABLES: usize = 64;
+
+/// Bytes of JSON in all tools of a request, in the arguments of all calls in its messages, and in its
+/// template's variables: each. Values of a template take up to twelve times the space.
+pub const TEMPLATE_JSON: usize = 512 << 10;
+
 /// Stop texts, and the bytes of each.
 pub const STOPS: usize = 16;
 /// See above.
@@ -49,6 +65,9 @@ pub const STOP_BYTES: usize = 256;
 
 /// Entries of `logit_bias`.
 pub const BIASES: usize = 1024;
+
+/// Texts that an answer can be chosen from.
+pub const CHOICES: usize = 4096;
 
 /// Alternatives reported with a token.
 pub const LOGPROBS: u32 = 20;
@@ -59,6 +78,10 @@ pub const READERS: usize = 2;
 /// Allowance for a connection that says little: buffers of hyper and axum and what the system's pages
 /// leave unused. The buffer for heads is [`Limits::head_bytes`] at most, beside it.
 const CONNECTION_BYTES: usize = 16 << 10;
+
+/// Bytes of a body for which every connection has room of its own. What all share is for longer ones:
+/// whoever holds that back with long bodies that do not come to an end keeps nobody else's short ones out.
+pub const OWN_BODY_BYTES: usize = 16 << 10;
 
 /// Bytes that a reader holds for each of a body's: fields of the smallest messages that JSON can write,
 /// and what a template makes of them.
@@ -73,7 +96,8 @@ impl Limits {
     /// those of the longest text that is tokenized, `answer_bytes` those of all answers that can be given
     /// or wait at once.
     pub fn memory(&self, text_bytes: usize, answer_bytes: u64) -> u64 {
-        let connections = self.connections.saturating_mul(CONNECTION_BYTES + self.head_bytes);
+        let connection = CONNECTION_BYTES + self.head_bytes + OWN_BODY_BYTES;
+        let connections = self.connections.saturating_mul(connection);
         let text = TOKENIZING.saturating_mul(text_bytes.min(self.body_bytes));
         let reader = READING.saturating_mul(self.body_bytes).saturating_add(text);
         let own = connections

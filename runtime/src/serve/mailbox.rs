@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::sampling::TokenLogprobs;
-use crate::{FinishReason, Usage};
+use crate::{ConstraintFault, FinishReason, Usage};
 
 /// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub enum End {
     WaitedTooLong,
     /// The answer was not complete when its time was over.
     Overdue,
+    /// The answer could not be held to its grammar any longer.
+    LeftGrammar(ConstraintFault),
     /// The engine failed: a bug, or a damaged model.
     Failed(String),
 }
@@ -48,6 +50,12 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Nothing, with room for what comes between two looks of a reader that keeps up.
+    fn with_room() -> Delivery {
+        let (text, tokens) = (String::with_capacity(256), Vec::with_capacity(16));
+        Delivery { text, tokens, end: None }
+    }
+
     fn is_empty(&self) -> bool {
         self.tokens.is_empty() && self.text.is_empty() && self.end.is_none()
     }
@@ -87,7 +95,7 @@ pub struct Inbox {
 
 /// A mailbox for so many answers.
 pub fn mailbox(answers: usize) -> (Outbox, Inbox) {
-    let empty = || (0..answers).map(|_| Delivery::default()).collect();
+    let empty = || (0..answers).map(|_| Delivery::with_room()).collect();
     let shared = Arc::new(Shared {
         deliveries: Mutex::new(empty()),
         arrived: Notify::new(),

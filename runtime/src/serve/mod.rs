@@ -5,12 +5,15 @@
 //! tokenizers, and writes answers. Neither waits for the other but where there is nothing to do.
 //!
 //! A request passes: connection (`connections`) → route (`routes`) → fields (`asked`) → a place in
-//! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → answer (`answer`, `forms`).
+//! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → what it means (`reading`) → answer (`answer`,
+//! `forms`).
 
 mod answer;
 mod app;
 mod asked;
 mod board;
+mod browsers;
+mod confinement;
 mod connections;
 mod failure;
 mod forms;
@@ -20,6 +23,7 @@ mod json;
 mod keys;
 mod limits;
 mod mailbox;
+mod reading;
 mod routes;
 mod worker;
 
@@ -35,6 +39,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use app::{App, Ids};
 use board::Board;
+pub use browsers::AllowedOrigin;
+use browsers::Browsers;
+pub use confinement::Confinement;
 use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
@@ -42,6 +49,7 @@ use limits::READERS;
 use worker::Worker;
 
 use crate::forward::StepModel;
+use crate::machine::Residence;
 use crate::memory::MemoryCeiling;
 use crate::{Model, RuntimeError, RuntimeOptions, cores};
 
@@ -62,6 +70,8 @@ pub struct ServerOptions {
     pub key: Option<String>,
     /// Whether it may listen where others reach it, without a key.
     pub is_open: bool,
+    /// Origins whose pages may ask, beside the server's own.
+    pub allowed_origins: Vec<AllowedOrigin>,
     /// Requests that wait for a slot, at most; absent: twice the slots.
     pub queue: Option<u32>,
     /// How long a request waits for a slot.
@@ -72,6 +82,9 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// What strangers may send.
     pub limits: Limits,
+    /// Whether this thread, and with it the process, gives up what it does not need any more; not where
+    /// the server is a part of a program that has other things to do.
+    pub is_confined: bool,
 }
 
 /// Serves until the process is told to stop (`SIGTERM`, `SIGINT`): then answers that are being given are
@@ -79,7 +92,7 @@ pub struct ServerOptions {
 pub fn serve(
     model: Model,
     mut options: ServerOptions,
-    tell: impl FnMut(Happening),
+    mut tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
     let listener = listen(&mut options)?;
     let keys = read_keys(&options)?;
@@ -90,18 +103,27 @@ pub fn serve(
             options.address
         )));
     }
+    let residence = Residence::open();
+    // Asked while the system's files can be read; the team asks again, and is told the same.
+    let _: usize = cores::available_processors();
+    options.runtime.threads.get_or_insert_with(cores::default_threads);
+    if options.is_confined {
+        tell(Happening::Confined(Confinement::enter(options.key_file.as_deref())));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(READERS)
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
-    runtime.block_on(run(model, options, keys, listener, tell))
+    runtime.block_on(run(model, options, keys, listener, residence, tell))
 }
 
 /// What a server comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
+    /// It has given up what it does not need.
+    Confined(Confinement),
     /// Requests are answered at this address from now on.
     Listens(SocketAddr),
     /// It was told to stop, and finishes its answers.
@@ -136,6 +158,8 @@ pub fn memory_ceiling(
     let slots = options.runtime.slots.unwrap_or(header.slots);
     let answers = u64::from(slots) * u64::from(header.context);
     let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
+    let places = slots.saturating_add(options.queue.unwrap_or(2 * slots));
+    let server = server.saturating_add(model.constraint_memory(slots, places)?);
     Ok(MemoryCeiling { server, ..engine })
 }
 
@@ -152,6 +176,7 @@ async fn run(
     options: ServerOptions,
     keys: Keys,
     listener: std::net::TcpListener,
+    residence: Residence,
     mut tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
     let listener = TcpListener::from_std(listener)
@@ -163,6 +188,7 @@ async fn run(
         model.template()?;
     }
     let longest_text = model.longest_text()?;
+    let notation = model.notation()?;
     let engine = model.engine(&options.runtime)?;
     let (rules, slots) = (engine.rules(), engine.model().shape().slots);
     let rows_of_slot = model.compiled().layouts().iter().map(|layout| layout.rows).max();
@@ -187,7 +213,13 @@ async fn run(
     let engine_thread = engine_thread
         .map_err(|error| RuntimeError::Machine(format!("the engine cannot start: {error}")))?;
     let limits = options.limits;
+    let address = options.address.ip();
+    let is_local = keys.is_empty() && address.is_loopback() && !options.is_open;
     let app = Arc::new(App {
+        browsers: Browsers {
+            allowed: options.allowed_origins.clone(),
+            known_as: is_local.then_some(address),
+        },
         model,
         name,
         rules,
@@ -197,6 +229,7 @@ async fn run(
         threads: options.runtime.threads.unwrap_or_else(cores::default_threads),
         slots,
         rows_of_slot,
+        residence,
         ceiling,
         longest_text,
         body_budget: Arc::new(Semaphore::new(limits.all_body_bytes / json::BUDGET_UNIT)),
@@ -207,7 +240,8 @@ async fn run(
         all_places,
         keys: RwLock::new(Arc::new(keys)),
         draining: AtomicBool::new(false),
-        ids: Ids::default(),
+        ids: Arc::new(Ids::default()),
+        notation,
     });
     raise_file_limit(limits.connections);
     let connections = Connections::new(limits, board);

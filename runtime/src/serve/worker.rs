@@ -4,6 +4,9 @@
 //! Requests that nobody waits for any more, and those whose time is over, are cancelled between two
 //! steps, so their slots are free in the next one. While there is nothing to do the thread sleeps.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +16,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::board::Board;
 use super::mailbox::{End, Outbox};
-use crate::forward::StepModel;
+use crate::forward::{StepFault, StepModel};
 use crate::{Engine, Event, FinishReason, Request, RequestId, RuntimeError};
 
 /// A request with all of its answers.
@@ -170,7 +173,11 @@ impl<M: StepModel> Worker<M> {
                 }
                 Event::Failed(fault) => {
                     board.failed();
-                    ("", End::Failed(RuntimeError::from(fault).to_string()))
+                    let end = match fault {
+                        StepFault::Constraint(fault) => End::LeftGrammar(fault),
+                        fault => End::Failed(RuntimeError::from(fault).to_string()),
+                    };
+                    ("", end)
                 }
             };
             job.outbox.end(answer.number, text, end);

@@ -6,68 +6,80 @@
 //! the pieces handed out, joined, are exactly what decoding everything at once gives, and that is
 //! how [`Tokenizer::decode`] is implemented.
 
+mod pieces;
+
 use crate::Tokenizer;
 use crate::component::{Decoder, Needle, PrependScheme};
 use crate::normalize::letter_to_byte;
 use crate::tokenizer::replaced;
+use pieces::{Pieces, ROOM, append_replaced};
 
-/// Decodes a stream of ids. It owns a share of the tokenizer, so it can be kept per request.
+/// Decodes a stream of ids. It owns a share of the tokenizer, so it can be kept per request. Its buffers
+/// keep their room, so that a token costs no allocation, unless a decoder of the file goes by a pattern or
+/// needs the whole text.
 #[derive(Clone, Debug)]
 pub struct DecodeStream {
     tokenizer: Tokenizer,
     skip_special: bool,
     stages: Vec<Stage>,
     started: bool,
+    /// Pieces in front of a stage, and room for those behind it.
+    pieces: Pieces,
+    next: Pieces,
 }
 
 impl DecodeStream {
     pub(crate) fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
-        let mut fused = false;
-        let stages = tokenizer
-            .config()
-            .decoders
-            .iter()
-            .map(|decoder| Stage::new(decoder, &mut fused))
-            .collect();
-        Self { tokenizer, skip_special, stages, started: false }
+        let stages = stages(&tokenizer);
+        let (pieces, next) = (Pieces::new(), Pieces::new());
+        Self { tokenizer, skip_special, stages, started: false, pieces, next }
     }
 
-    /// Takes the next id; gives the text that is now certain, if there is any.
-    pub fn push(&mut self, id: u32) -> Option<String> {
-        let text = self.tokenizer.token_text(id)?;
+    /// Takes the next id; appends the text that is now certain, if there is any.
+    pub fn push(&mut self, id: u32, out: &mut String) {
+        let Some(text) = self.tokenizer.token_text(id) else { return };
         if self.skip_special && self.tokenizer.is_special(id) {
-            return None;
+            return;
         }
         self.started = true;
-        let pieces = self.through(0, vec![text.to_owned()]);
-        Some(pieces.concat()).filter(|text| !text.is_empty())
+        self.pieces.clear();
+        self.pieces.push(text);
+        self.through(0);
+        out.push_str(self.pieces.joined());
     }
 
-    /// Gives the text that was held back. The stream may be dropped or reused for a new text.
-    pub fn finish(&mut self) -> String {
-        let mut text = String::new();
+    /// Appends the text that was held back. The stream may be dropped or reused for a new text.
+    pub fn finish(&mut self, out: &mut String) {
         if self.started {
             for index in 0..self.stages.len() {
-                let mut stage = std::mem::replace(&mut self.stages[index], Stage::Fuse);
-                let pieces = stage.finish(&self.tokenizer);
-                text.push_str(&self.through(index + 1, pieces).concat());
+                self.pieces.clear();
+                self.stages[index].finish(&self.tokenizer, &mut self.pieces);
+                self.through(index + 1);
+                out.push_str(self.pieces.joined());
             }
         }
-        *self = Self::new(self.tokenizer.clone(), self.skip_special);
-        text
+        self.started = false;
+        self.stages = stages(&self.tokenizer);
     }
 
-    /// Sends pieces through the stages from `first` on.
-    fn through(&mut self, first: usize, mut pieces: Vec<String>) -> Vec<String> {
-        for stage in self.stages.iter_mut().skip(first) {
-            let mut next = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                stage.push(&self.tokenizer, piece, &mut next);
+    /// Sends the pieces through the stages from `first` on.
+    fn through(&mut self, first: usize) {
+        let Self { tokenizer, stages, pieces, next, .. } = self;
+        for stage in stages.iter_mut().skip(first) {
+            next.clear();
+            for piece in pieces.iter() {
+                stage.push(tokenizer, piece, next);
             }
-            pieces = next;
+            std::mem::swap(pieces, next);
         }
-        pieces
     }
+}
+
+/// The stages of a tokenizer's decoders, which hold nothing yet.
+fn stages(tokenizer: &Tokenizer) -> Vec<Stage> {
+    let mut fused = false;
+    let decoders = tokenizer.config().decoders.iter();
+    decoders.map(|decoder| Stage::new(decoder, &mut fused)).collect()
 }
 
 /// One decoder and what it holds back. After a stage that fuses, all pieces are parts of one token.
@@ -80,11 +92,11 @@ enum Stage {
     /// Passes pieces on; from here on they are parts of one token.
     Fuse,
     /// Works token by token.
-    PerToken { decoder: Decoder, index: usize },
+    PerToken { decoder: Decoder, is_first: bool, room: Room },
     /// Strips the ends of the one fused token; holds characters that may be its end.
     StripFused { content: char, start_left: u32, stop: u32, held: String },
     /// Puts `separator` for `suffix`, but nothing in the last token, which is held.
-    Bpe { suffix: String, held: Option<String> },
+    Bpe { suffix: String, holds: bool, held: String },
     /// Works on the one fused token, which must be whole.
     Whole { decoder: Decoder, held: String },
 }
@@ -98,10 +110,10 @@ impl Stage {
             Decoder::ByteLevel if was_fused => whole(decoder),
             Decoder::ByteLevel => {
                 *fused = true;
-                Self::ByteLevel { held: Vec::new() }
+                Self::ByteLevel { held: Vec::with_capacity(ROOM) }
             }
             Decoder::ByteFallback if was_fused => whole(decoder),
-            Decoder::ByteFallback => Self::ByteFallback { run: Vec::new() },
+            Decoder::ByteFallback => Self::ByteFallback { run: Vec::with_capacity(ROOM) },
             Decoder::Fuse => {
                 *fused = true;
                 Self::Fuse
@@ -110,10 +122,11 @@ impl Stage {
                 content: *content,
                 start_left: *start,
                 stop: *stop,
-                held: String::new(),
+                held: String::with_capacity(ROOM),
             },
             Decoder::Bpe { suffix } if !was_fused => {
-                Self::Bpe { suffix: suffix.clone(), held: None }
+                let held = String::with_capacity(ROOM);
+                Self::Bpe { suffix: suffix.clone(), holds: false, held }
             }
             // One character cannot straddle two parts.
             Decoder::Replace { needle: Needle::Literal(text), .. }
@@ -128,17 +141,17 @@ impl Stage {
             {
                 whole(decoder)
             }
-            _ => Self::PerToken { decoder: decoder.clone(), index: 0 },
+            _ => Self::PerToken { decoder: decoder.clone(), is_first: true, room: Room::default() },
         }
     }
 
-    fn push(&mut self, tokenizer: &Tokenizer, piece: String, out: &mut Vec<String>) {
+    fn push(&mut self, tokenizer: &Tokenizer, piece: &str, out: &mut Pieces) {
         match self {
             Self::ByteLevel { held } => {
-                push_bytes(&piece, held);
-                out.push(take_complete(held));
+                push_bytes(piece, held);
+                out.write(|text| take_complete(held, text));
             }
-            Self::ByteFallback { run } => match byte_token_value(&piece) {
+            Self::ByteFallback { run } => match byte_token_value(piece) {
                 Some(byte) => run.push(byte),
                 None => {
                     flush_run(run, out);
@@ -146,12 +159,12 @@ impl Stage {
                 }
             },
             Self::Fuse => out.push(piece),
-            Self::PerToken { decoder, index } => {
-                out.push(per_token(tokenizer, decoder, *index == 0, false, piece));
-                *index = 1;
+            Self::PerToken { decoder, is_first, room } => {
+                let place = Place { is_first: *is_first, is_last: false };
+                out.write(|text| per_token(tokenizer, decoder, place, piece, room, text));
+                *is_first = false;
             }
-            Self::StripFused { content, start_left, stop, held } => {
-                let mut ready = String::new();
+            Self::StripFused { content, start_left, stop, held } => out.write(|ready| {
                 for character in piece.chars() {
                     if character == *content && *start_left > 0 {
                         *start_left -= 1;
@@ -166,104 +179,120 @@ impl Stage {
                         ready.push(character);
                     }
                 }
-                out.push(ready);
-            }
-            Self::Bpe { suffix, held } => {
-                if let Some(token) = held.replace(piece) {
-                    out.push(if suffix.is_empty() {
-                        spaced(&token)
-                    } else {
-                        token.replace(suffix.as_str(), " ")
-                    });
+            }),
+            Self::Bpe { suffix, holds, held } => {
+                if *holds {
+                    // An empty suffix stands at every boundary of characters.
+                    out.write(|text| append_replaced(held, suffix, " ", text));
                 }
+                *holds = true;
+                held.clear();
+                held.push_str(piece);
             }
-            Self::Whole { held, .. } => held.push_str(&piece),
+            Self::Whole { held, .. } => held.push_str(piece),
         }
     }
 
-    fn finish(&mut self, tokenizer: &Tokenizer) -> Vec<String> {
-        let mut out = Vec::new();
+    /// Adds what was held back. The stage is not used again.
+    fn finish(&mut self, tokenizer: &Tokenizer, out: &mut Pieces) {
         match self {
-            Self::ByteLevel { held } => out.push(String::from_utf8_lossy(held).into_owned()),
-            Self::ByteFallback { run } => flush_run(run, &mut out),
+            Self::ByteLevel { held } => out.push(&String::from_utf8_lossy(held)),
+            Self::ByteFallback { run } => flush_run(run, out),
             Self::Fuse | Self::PerToken { .. } => {}
             Self::StripFused { stop, held, .. } => {
                 let kept = held.chars().count().saturating_sub(*stop as usize);
-                out.push(held.chars().take(kept).collect());
+                out.write(|text| text.extend(held.chars().take(kept)));
             }
-            Self::Bpe { suffix, held } => {
-                if let Some(token) = held.take() {
-                    out.push(token.replace(suffix.as_str(), ""));
+            Self::Bpe { suffix, holds, held } => {
+                if *holds {
+                    out.write(|text| append_replaced(held, suffix, "", text));
                 }
             }
             Self::Whole { decoder, held } => {
-                out.push(per_token(tokenizer, decoder, true, true, std::mem::take(held)));
+                let place = Place { is_first: true, is_last: true };
+                let mut room = Room::default();
+                out.write(|text| per_token(tokenizer, decoder, place, held, &mut room, text));
             }
         }
-        out
     }
 }
 
-/// `str::replace("", " ")`: a space at every character boundary.
-fn spaced(token: &str) -> String {
-    token.replace("", " ")
+/// Where a token stands in its text.
+#[derive(Clone, Copy)]
+struct Place {
+    is_first: bool,
+    is_last: bool,
 }
 
+/// Room for a word that is rewritten several times.
+type Room = [String; 2];
+
+/// Appends what a decoder makes of one token.
 fn per_token(
     tokenizer: &Tokenizer,
     decoder: &Decoder,
-    is_first: bool,
-    is_last: bool,
-    piece: String,
-) -> String {
+    place: Place,
+    piece: &str,
+    room: &mut Room,
+    out: &mut String,
+) {
+    let Place { is_first, is_last } = place;
     match decoder {
-        Decoder::Replace { needle, content } => {
-            replaced(&piece, needle, content, tokenizer.programs())
+        Decoder::Replace { needle: Needle::Literal(literal), content } => {
+            append_replaced(piece, literal, content, out);
         }
-        Decoder::Strip { content, start, stop } => strip(&piece, *content, *start, *stop),
+        Decoder::Replace { needle, content } => {
+            out.push_str(&replaced(piece, needle, content, tokenizer.programs()));
+        }
+        Decoder::Strip { content, start, stop } => strip(piece, *content, [*start, *stop], out),
         Decoder::Metaspace { replacement, scheme } => {
             let drops = is_first && *scheme != PrependScheme::Never;
-            piece.replace(*replacement, if drops { "" } else { " " })
+            let spaced = piece.chars().filter(|c| !(drops && c == replacement));
+            out.extend(spaced.map(|c| if c == *replacement { ' ' } else { c }));
         }
         Decoder::WordPiece { prefix, cleanup } => {
-            let joined = match piece.strip_prefix(prefix.as_str()) {
-                _ if is_first => piece,
-                Some(tail) => tail.to_owned(),
-                None => format!(" {piece}"),
-            };
-            if *cleanup { clean_up(&joined) } else { joined }
+            let [word, rewritten] = room;
+            word.clear();
+            match piece.strip_prefix(prefix.as_str()) {
+                _ if is_first => word.push_str(piece),
+                Some(tail) => word.push_str(tail),
+                None => word.extend([" ", piece]),
+            }
+            if *cleanup {
+                clean_up(word, rewritten);
+            }
+            out.push_str(word);
         }
-        Decoder::JoinWithSpaces if is_first => piece,
-        Decoder::JoinWithSpaces => format!(" {piece}"),
-        Decoder::Bpe { suffix } => piece.replace(suffix.as_str(), if is_last { "" } else { " " }),
+        Decoder::JoinWithSpaces if is_first => out.push_str(piece),
+        Decoder::JoinWithSpaces => out.extend([" ", piece]),
+        Decoder::Bpe { suffix } => {
+            append_replaced(piece, suffix, if is_last { "" } else { " " }, out);
+        }
         Decoder::ByteLevel => {
             let mut bytes = Vec::new();
-            push_bytes(&piece, &mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
+            push_bytes(piece, &mut bytes);
+            out.push_str(&String::from_utf8_lossy(&bytes));
         }
-        Decoder::ByteFallback => match byte_token_value(&piece) {
-            Some(byte) => {
-                let mut out = Vec::new();
-                flush_run(&mut vec![byte], &mut out);
-                out.concat()
-            }
-            None => piece,
+        Decoder::ByteFallback => match byte_token_value(piece) {
+            Some(byte) if byte.is_ascii() => out.push(char::from(byte)),
+            Some(_) => out.push(char::REPLACEMENT_CHARACTER),
+            None => out.push_str(piece),
         },
-        Decoder::Fuse => piece,
+        Decoder::Fuse => out.push_str(piece),
     }
 }
 
-fn strip(piece: &str, content: char, start: u32, stop: u32) -> String {
-    let chars: Vec<char> = piece.chars().collect();
-    let is_content = |c: &&char| **c == content;
-    let head = chars.iter().take(start as usize).take_while(is_content).count();
-    let tail = chars.iter().rev().take(stop as usize).take_while(is_content).count();
-    let end = (chars.len() - tail).max(head);
-    chars[head..end].iter().collect()
+/// Appends a piece without up to so many of a character at its start and at its end.
+fn strip(piece: &str, content: char, [start, stop]: [u32; 2], out: &mut String) {
+    let is_content = |c: &char| *c == content;
+    let head = piece.chars().take(start as usize).take_while(is_content).count();
+    let tail = piece.chars().rev().take(stop as usize).take_while(is_content).count();
+    let end = piece.chars().count() - tail;
+    out.extend(piece.chars().take(end).skip(head));
 }
 
-/// The reference's tidying of English word pieces.
-fn clean_up(text: &str) -> String {
+/// The reference's tidying of English word pieces. `room` is for the rewritten text.
+fn clean_up(text: &mut String, room: &mut String) {
     const RULES: [(&str, &str); 11] = [
         (" .", "."),
         (" ?", "?"),
@@ -277,7 +306,11 @@ fn clean_up(text: &str) -> String {
         (" 've", "'ve"),
         (" 're", "'re"),
     ];
-    RULES.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    for (from, to) in RULES {
+        room.clear();
+        append_replaced(text, from, to, room);
+        std::mem::swap(text, room);
+    }
 }
 
 /// The byte of a token `<0xNN>`.
@@ -288,23 +321,22 @@ pub(crate) fn byte_token_value(token: &str) -> Option<u8> {
 
 /// A token's bytes: letters of the byte alphabet, or the text itself if it has others.
 fn push_bytes(token: &str, bytes: &mut Vec<u8>) {
-    let spelled: Option<Vec<u8>> = token.chars().map(letter_to_byte).collect();
-    match spelled {
-        Some(spelled) => bytes.extend(spelled),
-        None => bytes.extend_from_slice(token.as_bytes()),
+    if token.chars().all(|letter| letter_to_byte(letter).is_some()) {
+        bytes.extend(token.chars().filter_map(letter_to_byte));
+    } else {
+        bytes.extend_from_slice(token.as_bytes());
     }
 }
 
 /// Takes all that later bytes cannot change; malformed sequences become U+FFFD one by one, as
 /// `String::from_utf8_lossy` has it.
-fn take_complete(held: &mut Vec<u8>) -> String {
-    let mut text = String::new();
+fn take_complete(held: &mut Vec<u8>, text: &mut String) {
     loop {
         match std::str::from_utf8(held) {
             Ok(valid) => {
                 text.push_str(valid);
                 held.clear();
-                return text;
+                return;
             }
             Err(error) => {
                 let valid = error.valid_up_to();
@@ -312,7 +344,7 @@ fn take_complete(held: &mut Vec<u8>) -> String {
                 match error.error_len() {
                     None => {
                         held.drain(..valid);
-                        return text;
+                        return;
                     }
                     Some(len) => {
                         text.push(char::REPLACEMENT_CHARACTER);
@@ -324,14 +356,14 @@ fn take_complete(held: &mut Vec<u8>) -> String {
     }
 }
 
-fn flush_run(run: &mut Vec<u8>, out: &mut Vec<String>) {
+fn flush_run(run: &mut Vec<u8>, out: &mut Pieces) {
     if run.is_empty() {
         return;
     }
     match std::str::from_utf8(run) {
-        Ok(text) => out.push(text.to_owned()),
+        Ok(text) => out.push(text),
         // One token each, as later stages may look at tokens.
-        Err(_) => out.extend(run.iter().map(|_| char::REPLACEMENT_CHARACTER.to_string())),
+        Err(_) => run.iter().for_each(|_| out.write(|text| text.push(char::REPLACEMENT_CHARACTER))),
     }
     run.clear();
 }

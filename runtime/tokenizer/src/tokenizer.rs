@@ -163,9 +163,9 @@ impl Tokenizer {
         let mut stream = self.decode_stream(skip_special);
         let mut text = String::new();
         for &id in ids {
-            text.push_str(&stream.push(id).unwrap_or_default());
+            stream.push(id, &mut text);
         }
-        text.push_str(&stream.finish());
+        stream.finish(&mut text);
         text
     }
 

@@ -1,7 +1,7 @@
 //! What is read from the events of an answer.
 
 use super::*;
-use crate::load::client::Kind;
+use crate::traffic::outcome::Kind;
 
 fn read(events: &[&str]) -> Result<Answer, Failed> {
     let mut reading = Reading::new(8, true);

@@ -5,12 +5,10 @@
 //! that misses the line is a difference. Without a background and in middle tones, so that the
 //! drawing can stand on light and on dark pages.
 
-use std::ops::Range;
-
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::prelude::*;
 
+use crate::axis::Axis;
 use crate::{Cell, Error, Summary};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -153,30 +151,6 @@ fn draw_head(head: &Area<'_>, title: &str, kinds: &[&str]) -> Drawn<()> {
     }
     let note = "bars: 95 % of the difference to dense";
     head.draw(&Text::new(note, (x, 41), words(13)))
-}
-
-/// A linear axis with labels at given places.
-struct Axis {
-    range: Range<f64>,
-    ticks: Vec<f64>,
-}
-
-impl Ranged for Axis {
-    type FormatOption = DefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (start, end): (i32, i32)) -> i32 {
-        let share = (value - self.range.start) / (self.range.end - self.range.start);
-        start + (share * f64::from(end - start)).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.ticks.clone()
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.range.clone()
-    }
 }
 
 /// A power of two as people write it.

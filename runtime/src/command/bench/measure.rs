@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use weir_abi::ModelHeader;
 
+use super::sequences::Sequences;
+use super::steps::{StepLoad, StepWatch};
 use crate::cache::KeptRows;
 use crate::forward::{
     Forward, LongPrompt, ModelShape, Past, StagedPrompt, StepFault, StepModel, StepRow,
 };
 use crate::probe::Peaks;
 use crate::work::{Loads, Work, WorkCounter};
-use crate::{Engine, Event, Request, RequestId, RuntimeError};
+use crate::{Engine, RuntimeError};
 
 /// Steps of all sequences together that do not count: the first ones after the prompts.
 const WARM_STEPS: usize = 2;
@@ -21,6 +23,8 @@ pub struct Counted {
     counter: WorkCounter,
     /// Whether steps are passed over, while rows of prompts are taken for granted.
     passes_over: bool,
+    /// Notes what steps had to do, where somebody wants to know.
+    watch: Option<StepWatch>,
 }
 
 /// Rows of the prompt whose rows are repeated where prompts are not computed: whole tiles of rows.
@@ -28,11 +32,26 @@ const REPEATED_ROWS: u32 = 256;
 
 impl Counted {
     pub(super) fn new(forward: Forward, counter: WorkCounter) -> Counted {
-        Counted { forward, counter, passes_over: false }
+        Counted { forward, counter, passes_over: false, watch: None }
+    }
+
+    /// Has what steps have to do noted from now on.
+    pub(super) fn watch(&mut self, watch: StepWatch) {
+        self.watch = Some(watch);
+    }
+
+    /// What was done since this was last asked, if it is noted.
+    pub(super) fn watched(&mut self) -> Option<StepLoad> {
+        self.watch.as_mut().map(StepWatch::take)
+    }
+
+    /// Takes no rows for granted from now on.
+    pub(super) fn compute(&mut self) {
+        self.passes_over = false;
     }
 
     /// Fills all slots with rows, and takes for granted what comes until it is to compute again.
-    fn pass_over(&mut self, seed: u32) -> Result<(), RuntimeError> {
+    pub(super) fn pass_over(&mut self, seed: u32) -> Result<(), RuntimeError> {
         let ids = prompt_ids(REPEATED_ROWS as usize, self.shape().vocabulary, seed);
         let mut staged = StagedPrompt::new(&self.forward, REPEATED_ROWS, 0)?;
         let mut logits = vec![0.0; self.shape().vocabulary as usize];
@@ -67,6 +86,7 @@ impl StepModel for Counted {
             return Ok(());
         }
         self.counter.step(rows, head_rows.len());
+        self.watch.iter_mut().for_each(|watch| watch.step(rows));
         self.forward.step(rows, head_rows, logits)
     }
 
@@ -89,11 +109,16 @@ impl StepModel for Counted {
             return;
         }
         self.counter.long_prompt(self.forward.shape(), prompt.tokens.len() as u32);
+        self.watch.iter_mut().for_each(|watch| watch.begin_prompt(&prompt));
         self.forward.begin_prompt(prompt);
     }
 
     fn advance_prompt(&mut self) -> Result<bool, StepFault> {
-        if self.passes_over { Ok(true) } else { self.forward.advance_prompt() }
+        if self.passes_over {
+            return Ok(true);
+        }
+        self.watch.iter_mut().for_each(StepWatch::tile);
+        self.forward.advance_prompt()
     }
 
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
@@ -121,7 +146,7 @@ pub struct Setup {
 
 impl Setup {
     /// Tokens of an answer: sequences whose prompts are done early decode while others prefill.
-    fn answer(&self, max_rows: u32) -> u32 {
+    pub(super) fn answer(&self, max_rows: u32) -> u32 {
         if self.batch == 1 {
             return self.tokens;
         }
@@ -180,83 +205,8 @@ pub(super) fn run(
     Ok(Run { prefill, steps })
 }
 
-/// Requests that run, and the tokens that each has got.
-pub(super) struct Sequences(Vec<(RequestId, u32)>);
-
-impl Sequences {
-    /// Submits the prompts and waits for every first token.
-    pub fn start(
-        engine: &mut Engine<Counted>,
-        setup: &Setup,
-        seed: u32,
-    ) -> Result<(Sequences, Span), RuntimeError> {
-        let shape = engine.model().shape();
-        let (vocabulary, answer) = (shape.vocabulary, setup.answer(shape.max_rows));
-        let before = engine.model().counter().loads().clone();
-        // No prompt takes over rows of another.
-        let model = engine.model_mut();
-        if setup.assumed {
-            model.pass_over(seed)?;
-        }
-        let start = Instant::now();
-        let mut sequences = Sequences(Vec::new());
-        for sequence in 1..=setup.batch {
-            let request = Request {
-                prompt: prompt_ids(setup.length as usize, vocabulary, seed + sequence),
-                max_tokens: Some(answer),
-                ignore_eos: true,
-                ..Request::default()
-            };
-            sequences.0.push((engine.submit(request)?, 0));
-        }
-        while !sequences.all_decode() {
-            sequences.step(engine)?;
-        }
-        engine.model_mut().passes_over = false;
-        Ok((sequences, span(engine, &start, &before)))
-    }
-
-    /// Steps in which every sequence decodes, at most this many.
-    pub fn decode(
-        &mut self,
-        engine: &mut Engine<Counted>,
-        count: u32,
-    ) -> Result<Vec<Span>, RuntimeError> {
-        let mut steps = Vec::new();
-        for _ in 0..count {
-            let before = engine.model().counter().loads().clone();
-            let start = Instant::now();
-            self.step(engine)?;
-            steps.push(span(engine, &start, &before));
-        }
-        Ok(steps)
-    }
-
-    /// Ends the requests.
-    pub fn end(self, engine: &mut Engine<Counted>) {
-        self.0.iter().for_each(|(id, _)| engine.cancel(*id));
-        while engine.step(|_, _| {}) {}
-    }
-
-    fn all_decode(&self) -> bool {
-        self.0.iter().all(|(_, tokens)| *tokens > 0)
-    }
-
-    fn step(&mut self, engine: &mut Engine<Counted>) -> Result<(), RuntimeError> {
-        let mut fault = None;
-        engine.step(|id, event| match event {
-            Event::Token { .. } => {
-                let known = self.0.iter_mut().find(|(known, _)| *known == id);
-                known.into_iter().for_each(|(_, tokens)| *tokens += 1);
-            }
-            Event::Failed(reason) => fault = Some(reason),
-            Event::Finished { .. } => {}
-        });
-        fault.map_or(Ok(()), |fault| Err(fault.into()))
-    }
-}
-
-fn span(engine: &Engine<Counted>, start: &Instant, before: &Loads) -> Span {
+/// What was done since `before`, and the time since `start`.
+pub(super) fn span(engine: &Engine<Counted>, start: &Instant, before: &Loads) -> Span {
     let seconds = start.elapsed().as_secs_f64();
     let counter = engine.model().counter();
     Span { seconds, work: counter.work(&counter.loads().since(before)) }

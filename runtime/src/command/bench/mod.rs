@@ -9,8 +9,12 @@ mod figure;
 mod machine;
 mod measure;
 mod profile;
+mod sequences;
+mod step_load;
+pub mod steps;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -64,6 +68,10 @@ pub struct Bench {
     /// From the start of a fresh process to its first token
     #[arg(long)]
     pub ttft: bool,
+    /// Measure steps of many kinds, of all numbers of sequences up to the slots or those of --batch, and
+    /// write their times, from which weir simulate predicts what a server does under load
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prefill", "decode", "assume_prompts", "ttft", "machine", "json"])]
+    pub step_times: Option<PathBuf>,
     /// The machine: read bandwidth by working set, operations by instruction
     #[arg(long)]
     pub machine: bool,
@@ -97,6 +105,9 @@ pub struct Numbers(pub Vec<u32>);
 impl Bench {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        if let Some(path) = &self.step_times {
+            return self.write_step_times(model, path);
+        }
         let mut out = std::io::stdout().lock();
         if self.machine {
             let figures = measure_machine(&model.compiled().probes(), self.threads())?;

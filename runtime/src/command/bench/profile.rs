@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::measure::{Counted, Measured, Sequences, Setup, run};
+use super::measure::{Counted, Measured, Setup, run};
+use super::sequences::Sequences;
 use super::{Bench, Label};
 use crate::facts::SegmentFacts;
 use crate::probe::{Peaks, Prober};

@@ -78,7 +78,7 @@ fn ask(
         .questions
         .iter()
         .map(|question| {
-            let stream = TextStream::new(tokenizer, question.stop.clone());
+            let stream = TextStream::new(tokenizer, question.stop.clone(), Vec::new());
             vec![(stream, String::new()); arms]
         })
         .collect();

@@ -4,19 +4,22 @@
 //! here nothing is kept but what is meant, and what is too long is refused at its first entry too many.
 
 use std::fmt::Formatter;
+use std::marker::PhantomData;
 
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::serve::limits::{BIASES, PROMPTS, STOPS};
+use crate::serve::limits::{BIASES, CHOICES, PROMPTS, STOPS};
 
 /// Stop texts: one, or a list.
 #[derive(Debug)]
 pub struct Stops(pub Vec<String>);
 
+/// Texts to choose from.
+pub type Choices = AtMost<String, CHOICES>;
+
 /// Biases by the token's number.
-#[derive(Debug)]
-pub struct Biases(pub Vec<(String, f32)>);
+pub type Biases = Entries<f32, BIASES>;
 
 /// Prompts: a text, texts, token ids, or lists of token ids.
 #[derive(Debug)]
@@ -25,6 +28,20 @@ pub enum Prompts {
     Texts(Vec<String>),
     /// Token ids of each prompt.
     Ids(Vec<Vec<u32>>),
+}
+
+/// A list of so many entries at most.
+#[derive(Debug, Default)]
+pub struct AtMost<T, const MOST: usize> {
+    /// What is in it.
+    pub entries: Vec<T>,
+}
+
+/// An object of so many entries at most, in their order.
+#[derive(Debug, Default)]
+pub struct Entries<T, const MOST: usize> {
+    /// Names and values.
+    pub entries: Vec<(String, T)>,
 }
 
 /// Adds the rest of a list, which has `most` entries at most.
@@ -42,6 +59,57 @@ fn rest_of<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     match list.next_element::<IgnoredAny>()? {
         None => Ok(begun),
         Some(_) => Err(A::Error::custom(format_args!("there may be {most} entries at most"))),
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> AtMost<T, MOST> {
+    /// The list that a reader of several forms has come to.
+    pub(super) fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        rest_of(list, Vec::new(), MOST).map(|entries| AtMost { entries })
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for AtMost<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Reader<T, MOST> {
+            type Value = AtMost<T, MOST>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "a list of {MOST} entries at most")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                rest_of(list, Vec::new(), MOST).map(|entries| AtMost { entries })
+            }
+        }
+        deserializer.deserialize_seq(Reader(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Entries<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Reader<T, MOST> {
+            type Value = Entries<T, MOST>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "an object with {MOST} entries at most")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MOST {
+                        let message = format_args!("there may be {MOST} entries at most");
+                        return Err(A::Error::custom(message));
+                    }
+                    entries.push(entry);
+                }
+                Ok(Entries { entries })
+            }
+        }
+        deserializer.deserialize_map(Reader(PhantomData))
     }
 }
 
@@ -64,32 +132,6 @@ impl<'de> Deserialize<'de> for Stops {
             }
         }
         deserializer.deserialize_any(Reader)
-    }
-}
-
-impl<'de> Deserialize<'de> for Biases {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Biases, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Biases;
-
-            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-                write!(f, "an object with {BIASES} entries at most")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Biases, A::Error> {
-                let mut biases = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    if biases.len() == BIASES {
-                        let message = format_args!("there may be {BIASES} entries at most");
-                        return Err(A::Error::custom(message));
-                    }
-                    biases.push(entry);
-                }
-                Ok(Biases(biases))
-            }
-        }
-        deserializer.deserialize_map(Reader)
     }
 }
 

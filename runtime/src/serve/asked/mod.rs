@@ -3,17 +3,26 @@
 //! Fields are those of OpenAI's API, and the further ones that vLLM takes. Unknown fields are ignored,
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
+mod blocks;
+mod constraints;
+mod items;
 mod lists;
 mod messages;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
+pub use blocks::AnthropicFields;
+use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
+pub use items::ResponsesFields;
 pub use lists::Prompts;
-use lists::{Biases, Stops};
-pub use messages::{MessageFields, read_messages};
+use lists::{Biases, Choices, Stops};
+pub use messages::{MessageList, read_messages};
+pub use tools::{ToolFieldsOfRequest, Tools, Variables, check_size, read_variables};
 
 use super::failure::Failure;
 use super::limits::{SAMPLES, STOP_BYTES};
@@ -43,14 +52,13 @@ pub struct GenerationFields {
     max_completion_tokens: Option<u32>,
     ignore_eos: Option<bool>,
     priority: Option<i32>,
-    response_format: Option<Typed>,
-    tools: Option<Vec<IgnoredAny>>,
-    functions: Option<Vec<IgnoredAny>>,
-    guided_json: Option<IgnoredAny>,
-    guided_regex: Option<IgnoredAny>,
-    guided_grammar: Option<IgnoredAny>,
-    guided_choice: Option<IgnoredAny>,
-    structured_outputs: Option<IgnoredAny>,
+    response_format: Option<ResponseFormat>,
+    guided_json: Option<Box<RawValue>>,
+    guided_regex: Option<String>,
+    guided_grammar: Option<String>,
+    guided_choice: Option<Choices>,
+    guided_whitespace_pattern: Option<IgnoredAny>,
+    structured_outputs: Option<StructuredOutputs>,
     audio: Option<IgnoredAny>,
     prompt_logprobs: Option<IgnoredAny>,
 }
@@ -58,12 +66,6 @@ pub struct GenerationFields {
 #[derive(Debug, Default, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Typed {
-    #[serde(rename = "type")]
-    name: String,
 }
 
 /// What is wanted, but for the prompt.
@@ -90,7 +92,7 @@ impl GenerationFields {
         }
         let max_tokens = match (self.max_completion_tokens, self.max_tokens) {
             (Some(0), _) => return Err(Failure::field("max_completion_tokens", NO_TOKENS)),
-            (None, Some(0)) => return Err(Failure::field("max_tokens", NO_TOKENS)),
+            (_, Some(0)) => return Err(Failure::field("max_tokens", NO_TOKENS)),
             (newer, older) => newer.or(older),
         };
         if self.stream != Some(true) && self.stream_options.is_some() {
@@ -104,6 +106,7 @@ impl GenerationFields {
             stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             priority: self.priority.unwrap_or(i32::MIN),
+            constraint: self.constraint().resolve(model)?,
             ..Request::default()
         };
         let include_usage =
@@ -112,25 +115,25 @@ impl GenerationFields {
     }
 
     fn refuse_unsupported(&self) -> Result<(), Failure> {
-        let is_constrained =
-            self.response_format.as_ref().is_some_and(|format| format.name != "text");
-        let is_given =
-            |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|l| !l.is_empty());
         let fields = [
-            ("response_format", is_constrained),
-            ("tools", is_given(&self.tools)),
-            ("functions", is_given(&self.functions)),
-            ("guided_json", self.guided_json.is_some()),
-            ("guided_regex", self.guided_regex.is_some()),
-            ("guided_grammar", self.guided_grammar.is_some()),
-            ("guided_choice", self.guided_choice.is_some()),
-            ("structured_outputs", self.structured_outputs.is_some()),
+            ("guided_whitespace_pattern", self.guided_whitespace_pattern.is_some()),
             ("audio", self.audio.is_some()),
             ("prompt_logprobs", self.prompt_logprobs.is_some()),
         ];
         match fields.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(unsupported(field)),
             None => Ok(()),
+        }
+    }
+
+    fn constraint(&self) -> ConstraintFields<'_> {
+        ConstraintFields {
+            response_format: self.response_format.as_ref(),
+            structured_outputs: self.structured_outputs.as_ref(),
+            guided_json: self.guided_json.as_deref(),
+            guided_regex: self.guided_regex.as_deref(),
+            guided_choice: self.guided_choice.as_ref(),
+            guided_grammar: self.guided_grammar.as_deref(),
         }
     }
 
@@ -160,7 +163,7 @@ impl GenerationFields {
     }
 
     fn biases(&self) -> Result<Vec<(u32, f32)>, Failure> {
-        let Some(Biases(given)) = &self.logit_bias else { return Ok(Vec::new()) };
+        let Some(Biases { entries: given }) = &self.logit_bias else { return Ok(Vec::new()) };
         let bias = |(token, bias): &(String, f32)| {
             let field = || format!("logit_bias.{token}");
             let id = token.parse().map_err(|_| {

@@ -1,10 +1,20 @@
 //! Fields and their mistakes.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::serve::json::parse;
+use crate::template::{ChatMessage, ChatTemplate, ToolCall};
 
-fn messages(json: &str) -> Result<Vec<crate::template::ChatMessage>, Failure> {
-    read_messages(&parse::<Vec<MessageFields>>(json.as_bytes(), 64)?)
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::compile(source, &BTreeMap::new()).unwrap()
+}
+
+/// Knows tools, as far as can be told from outside.
+const WITH_TOOLS: &str = "{{ tools }}{{ messages[0].tool_calls }}";
+
+fn messages(json: &str) -> Result<Vec<ChatMessage>, Failure> {
+    read_messages(&parse::<MessageList>(json.as_bytes(), 64)?, &template(WITH_TOOLS))
 }
 
 #[test]
@@ -26,12 +36,29 @@ fn what_is_wrong_in_a_message_is_named() {
         ("[]", "messages"),
         (r#"[{"role": "user"}]"#, "messages[0].content"),
         (r#"[{"role": "wizard", "content": "a"}]"#, "messages[0].role"),
-        (r#"[{"role": "tool", "content": "a"}]"#, "messages[0].role"),
         (
             r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#,
             "messages[0].content[0]",
         ),
-        (r#"[{"role": "user", "content": "a", "tool_calls": [1]}]"#, "messages[0].tool_calls"),
+        (r#"[{"role": "assistant", "tool_calls": [{"id": "1"}]}]"#, "[0].tool_calls[0]"),
+        (
+            r#"[{"role": "user", "content": "a",
+                "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]"#,
+            "messages[0].tool_calls",
+        ),
+        (
+            r#"[{"role": "assistant",
+                "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\""}}]}]"#,
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            r#"[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}]"#,
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            r#"[{"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}]"#,
+            "messages[0].tool_calls[0].function.name",
+        ),
     ];
     for (json, field) in wrong {
         assert_eq!(messages(json).unwrap_err().param.as_deref(), Some(field), "{json}");
@@ -74,4 +101,147 @@ fn lists_end_where_they_may() {
     };
     assert!(fields(&bias(1024)).is_ok());
     assert_eq!(fields(&bias(1025)).unwrap_err().param.as_deref(), Some("logit_bias"));
+}
+
+#[test]
+fn calls_and_what_they_gave_are_messages() {
+    let read = messages(
+        r#"[{"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "2"}]"#,
+    )
+    .unwrap();
+    let call = |id: &str, name: &str, arguments: &str| ToolCall {
+        id: Some(id.into()),
+        name: name.into(),
+        arguments: arguments.into(),
+    };
+    assert_eq!(read[0].tool_calls, [call("c1", "f", "{\"a\": 1}"), call("c2", "g", "{}")]);
+    assert_eq!((read[0].content.as_str(), read[0].reasoning.as_deref()), ("", Some("Hm.")));
+    assert_eq!(read[1].role, "tool");
+    assert_eq!((read[1].tool_call_id.as_deref(), read[1].name.as_deref()), (Some("c1"), Some("f")));
+    // A template that would not write them.
+    let plain = template("{{ messages[0].content }}");
+    for (json, field) in [
+        (r#"[{"role": "tool", "content": "a"}]"#, "messages[0].role"),
+        (
+            r#"[{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]"#,
+            "messages[0].tool_calls",
+        ),
+    ] {
+        let list = parse::<MessageList>(json.as_bytes(), 64).unwrap();
+        assert_eq!(read_messages(&list, &plain).unwrap_err().param.as_deref(), Some(field));
+    }
+}
+
+#[test]
+fn tools_are_checked_and_their_choice() {
+    let resolve = |json: &str, source: &str| {
+        parse::<ToolFieldsOfRequest>(json.as_bytes(), 64)?.resolve(&template(source))
+    };
+    let tool = r#"{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}"#;
+    let with = |rest: &str| format!("{{\"tools\": [{tool}]{rest}}}");
+    let tools = resolve(&with(""), WITH_TOOLS).unwrap();
+    assert_eq!((tools.definitions, tools.one_call), (vec![tool.to_owned()], false));
+    let none = resolve(&with(", \"tool_choice\": \"none\""), WITH_TOOLS).unwrap();
+    assert!(none.definitions.is_empty());
+    let one =
+        resolve(&with(", \"parallel_tool_calls\": false, \"tool_choice\": \"auto\""), WITH_TOOLS);
+    assert!(one.unwrap().one_call);
+    let many = format!("{{\"tools\": [{}{tool}]}}", format!("{tool},").repeat(128));
+    let wrong = [
+        (with(", \"tool_choice\": \"required\""), "tool_choice"),
+        (with(", \"tool_choice\": {\"function\": {\"name\": \"f\"}}"), "tool_choice"),
+        (r#"{"functions": []}"#.to_owned(), "functions"),
+        (r#"{"tools": [{"type": "function"}]}"#.to_owned(), "tools[0].function"),
+        (r#"{"tools": [{"type": "web"}]}"#.to_owned(), "tools[0].type"),
+        (r#"{"tools": [{"function": {"name": "a b"}}]}"#.to_owned(), "tools[0].function.name"),
+        (r#"{"tools": [{"function": {}}]}"#.to_owned(), "tools[0].function.name"),
+        (r#"{"tools": [1]}"#.to_owned(), "tools[0]"),
+        (many, "tools"),
+    ];
+    for (json, field) in wrong {
+        assert_eq!(resolve(&json, WITH_TOOLS).unwrap_err().param.as_deref(), Some(field), "{json}");
+    }
+    let failure = resolve(&with(""), "{{ messages }}").unwrap_err();
+    assert_eq!(failure.param.as_deref(), Some("tools"));
+}
+
+#[test]
+fn items_of_responses_are_messages() {
+    let fields = |json: &str| parse::<ResponsesFields>(json.as_bytes(), 64);
+    let read = |json: &str| fields(json)?.messages(&template(WITH_TOOLS));
+    let found = read(
+        r#"{"instructions": "Be brief.", "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "4"}]}"#,
+    )
+    .unwrap();
+    let roles: Vec<&str> = found.iter().map(|message| message.role.as_str()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+    assert_eq!(found[2].reasoning.as_deref(), Some("t"));
+    assert_eq!(found[2].tool_calls[0].id, found[3].tool_call_id);
+    assert_eq!(read(r#"{"input": "a"}"#).unwrap(), [ChatMessage::new("user", "a")]);
+    for (json, field) in [
+        ("{}", "input"),
+        (r#"{"input": []}"#, "input"),
+        (r#"{"input": [{"type": "computer_call"}]}"#, "input[0].type"),
+        (r#"{"input": [{"role": "tool", "content": "a"}]}"#, "input[0].role"),
+        (r#"{"input": [{"type": "function_call", "name": "f"}]}"#, "input[0].call_id"),
+    ] {
+        assert_eq!(read(json).unwrap_err().param.as_deref(), Some(field), "{json}");
+    }
+    for (json, field) in [
+        (r#"{"store": true}"#, "store"),
+        (r#"{"previous_response_id": "r"}"#, "previous_response_id"),
+        (r#"{"text": {"format": {"type": "json_schema"}}}"#, "text.format"),
+        (r#"{"include": ["x"]}"#, "include"),
+    ] {
+        let failure = fields(json).unwrap().refuse_unsupported().unwrap_err();
+        assert_eq!(failure.param.as_deref(), Some(field), "{json}");
+    }
+    fields(r#"{"store": false, "truncation": "disabled"}"#).unwrap().refuse_unsupported().unwrap();
+}
+
+#[test]
+fn blocks_of_anthropics_messages_are_messages() {
+    let fields = |json: &str| parse::<AnthropicFields>(json.as_bytes(), 64);
+    let read = |json: &str| fields(json)?.messages(&template(WITH_TOOLS));
+    let found = read(
+        r#"{"system": [{"type": "text", "text": "s"}], "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""},
+                {"type": "text", "text": "b"},
+                {"type": "tool_use", "id": "u", "name": "f", "input": {"x": 1}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "u", "content": "4"},
+                {"type": "text", "text": "c"}]}]}"#,
+    )
+    .unwrap();
+    let texts: Vec<(&str, &str)> =
+        found.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
+    let expected =
+        [("system", "s"), ("user", "a"), ("assistant", "b"), ("tool", "4"), ("user", "c")];
+    assert_eq!(texts, expected);
+    assert_eq!(found[2].reasoning.as_deref(), Some("t"));
+    assert_eq!(found[2].tool_calls[0].arguments, r#"{"x": 1}"#);
+    for (json, field) in [
+        (r#"{"messages": []}"#, "messages"),
+        (r#"{"messages": [{"role": "system", "content": "a"}]}"#, "messages[0].role"),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#,
+            "messages[0].content[0]",
+        ),
+    ] {
+        assert_eq!(read(json).unwrap_err().param.as_deref(), Some(field), "{json}");
+    }
+    let tools = fields(
+        r#"{"messages": [], "tools": [{"name": "f", "description": "d", "input_schema": {"b": 1}}]}"#,
+    );
+    let tools = tools.unwrap().tools(&template(WITH_TOOLS)).unwrap().definitions;
+    let expected = r#"{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"b": 1}}}"#;
+    assert_eq!(tools, [expected]);
 }

@@ -7,7 +7,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::machine::resident_bytes;
 use crate::serve::app::App;
 use crate::serve::asked::served_defaults;
 use crate::serve::failure::Failure;
@@ -67,7 +66,7 @@ pub async fn status(State(app): State<Arc<App>>) -> Response {
         "cache": cache,
         "tokens_per_second": view.speed,
         "memory": {
-            "resident_bytes": resident_bytes(),
+            "resident_bytes": app.residence.bytes(),
             "ceiling_bytes": app.ceiling.total(),
         },
         "draining": app.is_draining(),

@@ -3,15 +3,24 @@
 //! | path | file |
 //! |---|---|
 //! | `/`, `/page.js`, `/page.css` | `page` |
-//! | `/v1/chat/completions`, `/v1/completions` | `generate` |
+//! | `/v1/chat/completions` | `chat` |
+//! | `/v1/completions` | `text` |
+//! | `/v1/responses` | `responses` |
+//! | `/v1/messages` | `messages` |
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
+//! | `/openapi.json` | `openapi`, which describes them all: a path is added there, too |
 
+mod chat;
 mod generate;
 mod health;
+mod messages;
 mod models;
+mod openapi;
 mod page;
+mod responses;
+mod text;
 mod tokens;
 
 use std::sync::Arc;
@@ -23,9 +32,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-#[cfg(feature = "fuzzing")]
-pub use self::generate::{ChatFields, TextFields};
 use super::app::App;
+use super::browsers::{check_host, check_origin};
 use super::failure::Failure;
 use super::keys::Tenant;
 
@@ -41,22 +49,37 @@ pub fn router(app: Arc<App>) -> Router {
         // As vLLM calls it.
         .route("/health", get(health::ready));
     let guarded = Router::new()
-        .route("/v1/chat/completions", post(generate::chat))
-        .route("/v1/completions", post(generate::text))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/completions", post(text::text))
+        .route("/v1/responses", post(responses::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/metrics", get(health::metrics))
         .route("/status", get(health::status))
+        .route("/openapi.json", get(openapi::document))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise));
+    // The same behind the same door, whose refusals are in its own words as well.
+    let anthropic = Router::new()
+        .route("/v1/messages", post(messages::create))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorise))
+        .route_layer(middleware::map_response(messages::in_own_words));
+    // In front of the origins, as browsers ask with a method of their own.
+    let guarded = guarded
+        .merge(anthropic)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), check_origin));
     open.merge(guarded)
-        .method_not_allowed_fallback(|| async {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
-        })
+        .method_not_allowed_fallback(no_such_method)
         .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "there is no such path here") })
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), check_host))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
         .with_state(app)
+}
+
+async fn no_such_method() -> Failure {
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
 }
 
 /// Finds out who asks.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -30,8 +31,9 @@ pub async fn list(State(app): State<Arc<App>>) -> Response {
 /// One by its name.
 pub async fn one(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Failure> {
+    let Path(name) = name.map_err(|error| Failure::field("model", error.body_text()))?;
     app.check_model(Some(&name))?;
     Ok(response(StatusCode::OK, &entry(&app)))
 }

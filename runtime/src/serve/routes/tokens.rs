@@ -11,15 +11,19 @@ use serde_json::json;
 
 use super::generate::off_the_network;
 use crate::serve::app::App;
-use crate::serve::asked::{MessageFields, read_messages};
+use crate::serve::asked::{
+    MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
+};
 use crate::serve::failure::Failure;
 use crate::serve::json::{self, response};
+use crate::template::Conversation;
 
 #[derive(Debug, Deserialize)]
 struct TokenizeFields {
     model: Option<String>,
     prompt: Option<String>,
-    messages: Option<Vec<MessageFields>>,
+    messages: Option<MessageList>,
+    chat_template_kwargs: Option<Variables>,
     add_special_tokens: Option<bool>,
 }
 
@@ -41,7 +45,18 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respons
                 app.model.encode_plain(text)?
             }
             (Some(text), None) => app.encode("prompt", text)?,
-            (None, Some(messages)) => app.encode_chat(&read_messages(messages)?)?,
+            (None, Some(messages)) => {
+                let template = app.model.template()?;
+                let messages = read_messages(messages, template)?;
+                let tools: ToolFieldsOfRequest = body.parse(&app.limits)?;
+                let conversation = Conversation {
+                    messages: &messages,
+                    tools: &tools.resolve(template)?.definitions,
+                    variables: &read_variables(fields.chat_template_kwargs.as_ref())?,
+                    add_generation_prompt: true,
+                };
+                app.encode_chat(&conversation)?.1
+            }
             _ => return Err(Failure::field("prompt", "either prompt or messages is needed")),
         };
         let count = tokens.len();

@@ -436,7 +436,9 @@ function describeAnswer(answer) {
 function showMeta(meta, parts) {
   const line = parts.join(" · ");
   if (meta.textContent === line) return;
-  meta.replaceChildren(...parts.flatMap((part, index) => [index ? " · " : "", make("span", {}, part)]));
+  // The dot stays with the part before it, so that no line begins with one.
+  const last = parts.length - 1;
+  meta.replaceChildren(...parts.flatMap((part, index) => [index ? " " : "", make("span", {}, index < last ? `${part} ·` : part)]));
 }
 
 /** The body of the request for the last exchange's answer. */
@@ -631,7 +633,8 @@ function showEnd() {
 }
 
 conversation.addEventListener("scroll", showEnd, { passive: true });
-new ResizeObserver(() => { if (following) scrollToEnd(); }).observe(conversation);
+// A conversation that has not begun is read from its first line.
+new ResizeObserver(() => { if (following && views.length) scrollToEnd(); }).observe(conversation);
 byId("to-end").addEventListener("click", () => {
   scrollToEnd();
   focusPrompt();

@@ -1,0 +1,185 @@
+//! Refuses sources whose reading takes more than it should, before they are read.
+//!
+//! The library counts what it spends, but not everywhere: it compares the patterns of a schema's
+//! properties pair by pair, writes all properties down once for each where their number is bounded, and
+//! multiplies expressions out that must match the same text. Short sources could keep it busy for hours.
+//! Bounds here are those at which a reading stays well below its quarter of a second and 64 MiB.
+
+use serde_json::Value;
+
+use super::ConstraintError;
+
+/// Signs that repeat something in regular expressions, or make it optional.
+const REPETITIONS: usize = 1000;
+
+/// Classes of characters by name, each of which is hundreds of ranges of Unicode.
+const CLASSES: usize = 500;
+
+/// Levels of a schema.
+const LEVELS: usize = 64;
+
+/// Sum of the squares of the numbers of properties: one object with 800 of them.
+const PROPERTY_PAIRS: usize = 640_000;
+
+/// Properties of an object where a schema bounds their number.
+const COUNTED_PROPERTIES: usize = 50;
+
+/// Patterns of properties of one object.
+const NAME_PATTERNS: usize = 16;
+
+/// Patterns and formats of a schema in which the same text may have to match several.
+const JOINED_PATTERNS: usize = 3;
+
+/// Keywords beside which another schema may stand without having to hold together with something.
+const HARMLESS: [&str; 14] = [
+    "type",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "$schema",
+    "$id",
+    "$defs",
+    "definitions",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "discriminator",
+];
+
+/// Keywords whose schemas hold for the same value as what stands beside them.
+const APPLICATORS: [&str; 4] = ["$ref", "anyOf", "oneOf", "allOf"];
+
+fn refused(reason: String) -> ConstraintError {
+    ConstraintError::Refused(reason)
+}
+
+/// Refuses regular expressions that are too heavy; `texts` are all of a constraint.
+pub(super) fn check_expressions<'a>(
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<(), ConstraintError> {
+    let (mut repetitions, mut classes) = (0, 0);
+    for text in texts {
+        let mut escaped = false;
+        for character in text.chars() {
+            match character {
+                '*' | '+' | '?' | '{' => repetitions += 1,
+                'w' | 'W' | 'd' | 'D' | 's' | 'S' | 'p' | 'P' if escaped => classes += 1,
+                _ => {}
+            }
+            escaped = character == '\\' && !escaped;
+        }
+    }
+    if repetitions > REPETITIONS {
+        return Err(refused(format!(
+            "there are {repetitions} of the signs * + ? {{ in regular expressions, and {REPETITIONS} \
+             are read at most"
+        )));
+    }
+    if classes > CLASSES {
+        return Err(refused(format!(
+            "there are {classes} classes such as \\w in regular expressions, and {CLASSES} are read \
+             at most"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses grammars in Lark that are too heavy.
+pub(super) fn check_lark(grammar: &str) -> Result<(), ConstraintError> {
+    if grammar.contains('&') {
+        let reason = "intersections (&) are not supported; the character itself is \\x26";
+        return Err(refused(reason.to_owned()));
+    }
+    check_expressions([grammar].into_iter())
+}
+
+/// Refuses schemas that are too heavy.
+pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
+    let mut seen = Seen::default();
+    seen.walk(schema, 0)?;
+    check_expressions(seen.expressions.iter().copied())?;
+    if seen.property_pairs > PROPERTY_PAIRS {
+        return Err(refused("there are too many properties (one object may have 800)".to_owned()));
+    }
+    if seen.counts_properties && seen.most_properties > COUNTED_PROPERTIES {
+        return Err(refused(format!(
+            "minProperties and maxProperties are supported beside {COUNTED_PROPERTIES} properties of \
+             an object at most"
+        )));
+    }
+    if seen.joins && seen.patterns > JOINED_PATTERNS {
+        return Err(refused(format!(
+            "more than {JOINED_PATTERNS} patterns and formats are supported only where no value has \
+             to keep to several schemas (allOf, or $ref, anyOf or oneOf with something beside it)"
+        )));
+    }
+    Ok(())
+}
+
+/// What there is in a schema. Keywords are counted wherever they stand, in examples too.
+#[derive(Default)]
+struct Seen<'s> {
+    expressions: Vec<&'s str>,
+    patterns: usize,
+    property_pairs: usize,
+    most_properties: usize,
+    counts_properties: bool,
+    joins: bool,
+}
+
+impl<'s> Seen<'s> {
+    fn walk(&mut self, schema: &'s Value, level: usize) -> Result<(), ConstraintError> {
+        if level > LEVELS {
+            return Err(refused(format!("it is nested more than {LEVELS} levels deep")));
+        }
+        match schema {
+            Value::Array(list) => list.iter().try_for_each(|entry| self.walk(entry, level + 1)),
+            Value::Object(fields) => {
+                self.look_at(fields)?;
+                fields.values().try_for_each(|field| self.walk(field, level + 1))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn look_at(
+        &mut self,
+        fields: &'s serde_json::Map<String, Value>,
+    ) -> Result<(), ConstraintError> {
+        for (name, value) in fields {
+            match (name.as_str(), value) {
+                ("pattern", Value::String(pattern)) => {
+                    self.expressions.push(pattern);
+                    self.patterns += 1;
+                }
+                ("format", Value::String(_)) => self.patterns += 1,
+                ("minProperties" | "maxProperties", Value::Number(_)) => {
+                    self.counts_properties = true;
+                }
+                ("properties", Value::Object(all)) => {
+                    self.most_properties = self.most_properties.max(all.len());
+                    self.property_pairs += all.len() * all.len();
+                }
+                ("patternProperties", Value::Object(all)) => {
+                    if all.len() > NAME_PATTERNS {
+                        return Err(refused(format!(
+                            "an object has {} patterns of properties, and {NAME_PATTERNS} are read \
+                             at most",
+                            all.len()
+                        )));
+                    }
+                    self.expressions.extend(all.keys().map(String::as_str));
+                    self.patterns += all.len();
+                }
+                ("allOf", Value::Array(all)) if all.len() > 1 => self.joins = true,
+                _ => {}
+            }
+        }
+        let parts = fields.keys().filter(|name| !HARMLESS.contains(&name.as_str())).count();
+        let applies = fields.keys().any(|name| APPLICATORS.contains(&name.as_str()));
+        self.joins |= applies && parts > 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::generate::{
+    Asked, check_logprobs, converse, letterhead, off_the_network, serve, token_texts,
+};
+use crate::serve::app::App;
+use crate::serve::asked::{
+    GenerationFields, MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
+};
+use crate::serve::failure::Failure;
+use crate::serve::forms::ChatForm;
+use crate::serve::json::{self, RequestBody};
+use crate::serve::keys::Tenant;
+
+/// Fields of a conversation besides those of every generation.
+#[derive(Debug, Deserialize)]
+struct ChatFields {
+    messages: MessageList,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u32>,
+    chat_template_kwargs: Option<Variables>,
+    reasoning_effort: Option<String>,
+}
+
+/// Answers a conversation.
+pub async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(tenant): Extension<Tenant>,
+    body: Body,
+) -> Result<Response, Failure> {
+    let body = json::read(body, &app.limits, &app.body_budget).await?;
+    let asked = off_the_network(&app, move |app| read(app, &body)).await?;
+    serve(&app, tenant, asked).await
+}
+
+fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
+    let common: GenerationFields = body.parse(&app.limits)?;
+    let fields: ChatFields = body.parse(&app.limits)?;
+    let tools: ToolFieldsOfRequest = body.parse(&app.limits)?;
+    app.check_model(common.model.as_deref())?;
+    let mut generation = common.resolve(&app.model)?;
+    let logprobs = match (fields.logprobs.unwrap_or(false), fields.top_logprobs) {
+        (true, count) => Some(count.unwrap_or(0)),
+        (false, None | Some(0)) => None,
+        (false, Some(_)) => {
+            let message = "top_logprobs needs logprobs to be true";
+            return Err(Failure::field("top_logprobs", message));
+        }
+    };
+    check_logprobs("top_logprobs", logprobs)?;
+    let template = app.model.template()?;
+    let messages = read_messages(&fields.messages, template)?;
+    let tools = tools.resolve(template)?;
+    let mut variables = read_variables(fields.chat_template_kwargs.as_ref())?;
+    if let Some(effort) = fields.reasoning_effort {
+        variables.push(("reasoning_effort".to_owned(), serde_json::json!(effort).to_string()));
+    }
+    let (prompt, rules) = converse(app, &messages, &tools, &variables, &mut generation)?;
+    let form = ChatForm::new(
+        letterhead(app, "chatcmpl-"),
+        generation.samples as usize,
+        token_texts(app, logprobs)?,
+        generation.include_usage,
+    );
+    let (form, prompts) = (Box::new(form), vec![prompt]);
+    Ok(Asked { form, field: "messages", prompts, generation, logprobs, rules })
+}

@@ -1,0 +1,74 @@
+//! `/openapi.json`: what can be asked of this server, and what it answers, for programs.
+//!
+//! A file per group of paths, each with the schemas that only it needs; together they are the document.
+//! No two files have an entry of one name, and every path of the router is in one of them: tests hold
+//! both, and that the limits that are named here are those that hold.
+
+use std::sync::LazyLock;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use crate::serve::failure::Failure;
+
+/// The frame, to which the others add.
+const FRAME: &str = include_str!("openapi/document.json");
+
+/// Documents with `paths` and `components.schemas` alone.
+const PARTS: [&str; 9] = [
+    include_str!("openapi/generation.json"),
+    include_str!("openapi/chat.json"),
+    include_str!("openapi/completions.json"),
+    include_str!("openapi/responses.json"),
+    include_str!("openapi/messages.json"),
+    include_str!("openapi/models.json"),
+    include_str!("openapi/tokens.json"),
+    include_str!("openapi/health.json"),
+    include_str!("openapi/page.json"),
+];
+
+/// The document.
+pub async fn document() -> Result<Response, Failure> {
+    static TEXT: LazyLock<Result<Bytes, String>> =
+        LazyLock::new(|| put_together().map(|whole| Bytes::from(whole.to_string())));
+    let text = TEXT.as_ref().map_err(|reason| {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug in the document: {reason}"))
+    })?;
+    let mut response = text.clone().into_response();
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+/// The frame with all parts in it.
+fn put_together() -> Result<Value, String> {
+    let mut whole: Value = read(FRAME)?;
+    whole["info"]["version"] = env!("CARGO_PKG_VERSION").into();
+    for part in PARTS {
+        let mut part = read(part)?;
+        add(&mut whole["paths"], part["paths"].take())?;
+        add(&mut whole["components"]["schemas"], part["components"]["schemas"].take())?;
+    }
+    Ok(whole)
+}
+
+fn read(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+fn add(entries: &mut Value, further: Value) -> Result<(), String> {
+    let Value::Object(further) = further else { return Ok(()) };
+    let entries: &mut Map<String, Value> = entries.as_object_mut().ok_or("no place for entries")?;
+    for (name, entry) in further {
+        if entries.contains_key(&name) {
+            return Err(format!("{name} is there twice"));
+        }
+        entries.insert(name, entry);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

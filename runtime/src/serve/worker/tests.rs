@@ -1,0 +1,136 @@
+//! The worker over a model that says the same thing all the time.
+
+use tokio::sync::{Semaphore, mpsc};
+use weir_abi::{CacheLayout, CachePolicy};
+
+use super::*;
+use crate::SamplingOptions;
+use crate::cache::KeptRows;
+use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepRow};
+use crate::serve::mailbox::mailbox;
+
+const VOCABULARY: u32 = 64;
+const ROWS: u32 = 4096;
+
+/// Every token is followed by the one after it.
+struct Counting {
+    shape: ModelShape,
+}
+
+fn counting(slots: u32) -> Counting {
+    let layout = CacheLayout {
+        policy: CachePolicy::Full as u32,
+        elastic: 0,
+        sinks: 0,
+        selected: 0,
+        recent: 0,
+        rows: ROWS,
+        window: 0,
+        observed: 0,
+        pool: 1,
+        growth: 0,
+        in_flight: 0,
+        reservoir: 0,
+        reselect: 0,
+        redundancy: 0,
+        block_rows: 0,
+        further: 0,
+        first_head: 0,
+    };
+    let shape = ModelShape {
+        vocabulary: VOCABULARY,
+        context: ROWS,
+        max_rows: 16,
+        slots,
+        blocks: slots,
+        hidden_width: 16,
+        rotary_switch: ROWS,
+        layouts: vec![layout],
+        direct_rows: ROWS,
+    };
+    Counting { shape }
+}
+
+impl StepModel for Counting {
+    fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
+    fn step(
+        &mut self,
+        rows: &[StepRow],
+        head_rows: &[u32],
+        logits: &mut [f32],
+    ) -> Result<(), StepFault> {
+        for (row, logits) in head_rows.iter().zip(logits.chunks_mut(VOCABULARY as usize)) {
+            logits.fill(0.0);
+            logits[((rows[*row as usize].token + 1) % VOCABULARY) as usize] = 5.0;
+        }
+        Ok(())
+    }
+
+    fn copy_prompt(&mut self, _prompt_rows: u32, _from: u32, _to: u32) {}
+
+    fn kept(&self, _slot: u32, past: Past) -> KeptRows {
+        self.shape.kept(past, &[])
+    }
+
+    fn reselects(&self, _slot: u32, _past: Past) -> Option<Past> {
+        None
+    }
+
+    fn begin_prompt(&mut self, _prompt: LongPrompt<'_>) {}
+
+    fn advance_prompt(&mut self) -> Result<bool, StepFault> {
+        Ok(true)
+    }
+
+    fn prompt_logits(&mut self, _first: u32, _logits: &mut [f32]) -> Result<(), StepFault> {
+        Ok(())
+    }
+}
+
+fn request(seed: u64) -> Request {
+    let sampling = SamplingOptions {
+        temperature: if seed == 0 { 0.0 } else { 0.9 },
+        top_p: 0.9,
+        frequency_penalty: 0.01,
+        seed,
+        ..SamplingOptions::default()
+    };
+    Request { prompt: vec![1, 2, 3], sampling, ..Request::default() }
+}
+
+/// From the engine's step to the mailbox, numbers for the page and metrics included.
+#[test]
+fn a_step_allocates_nothing_once_its_readers_have_read() {
+    let engine = Engine::new(counting(4), None, vec![]);
+    let (_jobs, taken) = mpsc::channel(1);
+    let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 4, ROWS)));
+    let places = Arc::new(Semaphore::new(4)).try_acquire_many_owned(4).unwrap();
+    let (outbox, mut inbox) = mailbox(4);
+    worker.begin(Job {
+        requests: vec![request(0), request(1)],
+        samples: 2,
+        outbox,
+        asked: Instant::now(),
+        waits_until: None,
+        answer_until: None,
+        places,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (mut allocations, mut tokens) = (0, 0);
+    for step in 0..400 {
+        let counted = allocation_counter::measure(|| {
+            worker.cancel_what_is_over(Instant::now());
+            worker.step();
+        });
+        if step >= 20 {
+            allocations += counted.count_total;
+            let received = runtime.block_on(inbox.receive());
+            tokens += received.iter().map(|delivery| delivery.tokens.len()).sum::<usize>();
+        }
+    }
+    assert!(tokens >= 4 * 380, "{tokens} tokens were received");
+    assert_eq!(allocations, 0);
+}
