@@ -50,7 +50,8 @@ impl Response {
 
     /// The data of server-sent events.
     pub fn events(&self) -> Vec<&str> {
-        self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect()
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.collect()
     }
 }
 

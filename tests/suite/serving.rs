@@ -396,7 +396,7 @@ fn mistakes() -> Result<()> {
             400,
             "messages[0].role".into(),
         ),
-        (talk, chat(json!({"messages": [{"content": "a"}]})), 400, "messages[0]".into()),
+        (talk, chat(json!({"messages": [{"content": "a"}]})), 400, "messages[0].role".into()),
         (
             talk,
             chat(json!({"messages": [{"role": "user", "content": long}]})),

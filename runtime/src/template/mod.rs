@@ -135,9 +135,10 @@ fn replace_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let (tag, end) = (&rest[start + 2..start + length], start + length);
-        out.push_str(&rest[..start + 2]);
+        let inside = start + 2;
+        let Some(length) = rest[inside..].find("%}") else { break };
+        let (tag, end) = (&rest[inside..inside + length], inside + length);
+        out.push_str(&rest[..inside]);
         match tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
             "generation" => out.push_str(&tag.replace("generation", " if true ")),
             "endgeneration" => out.push_str(&tag.replace("endgeneration", " endif ")),

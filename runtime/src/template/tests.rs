@@ -44,6 +44,7 @@ fn a_template_that_does_not_end_is_refused() {
 
 #[test]
 fn generation_tags_mark_nothing() {
+    assert!(render("a{%}b").is_err(), "the sign that ends a tag is not the one that begins it");
     assert_eq!(render("a{%- generation -%} b {%- endgeneration -%} c").unwrap(), "abc");
     assert_eq!(render("{% for x in [1,2] %}{{ x }}{% break %}{% endfor %}").unwrap(), "1");
 }

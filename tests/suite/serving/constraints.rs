@@ -51,7 +51,6 @@ fn is_greeting(text: &str) -> bool {
 }
 
 /// Fields, and what they make of every answer.
-/// What a request asks for, and the check that an answer keeps to it.
 type FormOfAnswer = (Value, fn(&str) -> Result<()>);
 
 fn forms() -> Vec<FormOfAnswer> {

@@ -13,6 +13,8 @@ pub struct Document {
     /// By path, method and either `request`, or status and type of a response.
     checks: HashMap<(String, String, String), Validator>,
     error: Validator,
+    /// As [`Document::error`], or as Anthropic's clients have it.
+    any_error: Validator,
 }
 
 /// Something that can be asked.
@@ -35,7 +37,10 @@ impl Document {
         ensure!(whole.status == 200, "{whole:?}");
         let whole = whole.json()?;
         let error = compile(&whole, &json!({"$ref": "#/components/schemas/Error"}))?;
-        let mut document = Document { whole, checks: HashMap::new(), error };
+        let forms = ["Error", "AnthropicError"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        let any_error = compile(&whole, &json!({"anyOf": forms}))?;
+        let mut document = Document { whole, checks: HashMap::new(), error, any_error };
         document.compile_all()?;
         Ok(document)
     }
@@ -143,6 +148,11 @@ impl Document {
     /// Whether a response is an error in the form that all errors have.
     pub fn check_error(&self, response: &Response) -> Result<()> {
         holds(&self.error, &response.json()?).with_context(|| format!("{response:?}"))
+    }
+
+    /// Whether a response is an error in the form of one interface or another.
+    pub fn check_any_error(&self, response: &Response) -> Result<()> {
+        holds(&self.any_error, &response.json()?).with_context(|| format!("{response:?}"))
     }
 }
 

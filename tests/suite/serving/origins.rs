@@ -25,8 +25,8 @@ pub fn own_pages() -> Result<()> {
         let field = format!("origin: {origin}");
         server.ask("POST", "/v1/completions", &[&field], &body)
     };
-    // Requests are sent to "localhost".
-    let own = post("http://localhost")?;
+    // Requests are sent to the address.
+    let own = post(&format!("http://127.0.0.1:{port}"))?;
     ensure!(own.status == 200, "{}", own.body);
     ensure!(own.header("access-control-allow-origin").is_none(), "{own:?}");
     for origin in ["https://evil.example", "http://localhost:1", "null"] {

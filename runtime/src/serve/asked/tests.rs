@@ -40,7 +40,7 @@ fn what_is_wrong_in_a_message_is_named() {
             r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#,
             "messages[0].content[0]",
         ),
-        (r#"[{"role": "assistant", "tool_calls": [{"id": "1"}]}]"#, "[0].tool_calls[0]"),
+        (r#"[{"role": "assistant", "tool_calls": [{"id": "1"}]}]"#, "[0].tool_calls[0].function"),
         (
             r#"[{"role": "user", "content": "a",
                 "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]"#,
