@@ -430,7 +430,7 @@ fn mistakes() -> Result<()> {
         let error = &response.json()?["error"];
         ensure!(response.status == 400 && error["code"] == code, "{body}: {error}");
     }
-    let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
+    let deep = format!("{{\"prompt\": {}1{}}}", "[".repeat(65), "]".repeat(65));
     let response = server.ask("POST", text, &[], &deep)?;
     ensure!(response.json()?["error"]["code"] == "too_deep", "{}", response.body);
     ensure!(server.get("/v1/nothing")?.status == 404, "a path that is not there");
