@@ -48,7 +48,7 @@ pub struct Serve {
     /// Listen where others reach the server although there is no API key
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Origin, as in https://example.org, whose pages may ask through a browser, or * for any; can be
+    /// Origin (scheme, host and port) whose pages may ask through a browser, or * for any; can be
     /// repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<AllowedOrigin>,

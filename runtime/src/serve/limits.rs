@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read, but for the first [`OWN_BODY_BYTES`] of each.
+    /// Bytes of all bodies that are being read, but for the first 16 KiB of each.
     pub all_body_bytes: usize,
     /// Bytes of a request's head.
     pub head_bytes: usize,
