@@ -553,9 +553,13 @@ fn keys() -> Result<()> {
 
 fn limits() -> Result<()> {
     let server = start(&["--connections-per-address", "8"])?;
-    let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(5 << 20));
-    let response = server.ask("POST", "/v1/completions", &[], &long)?;
-    ensure!(response.status == 413, "a long body: {}", response.status);
+    // More than the buffers of a connection hold.
+    let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(12 << 20));
+    // Whoever is refused reads it, also where he reads nothing before he has sent everything.
+    for _ in 0..16 {
+        let response = server.ask("POST", "/v1/completions", &[], &long)?;
+        ensure!(response.status == 413, "a long body: {}", response.status);
+    }
     let path = format!("/v1/models?{}", "a".repeat(9000));
     ensure!(server.get(&path)?.status == 414, "a long URL");
     let field = format!("x: {}", "a".repeat(20_000));

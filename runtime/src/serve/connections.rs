@@ -20,6 +20,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::board::Board;
 use super::limits::Limits;
+use super::socket::Socket;
 
 /// How long to wait when the system has no descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
@@ -141,7 +142,8 @@ async fn serve(
         tracing::debug!(%error, "a connection was gone at once");
         return;
     }
-    let mut stream = TimeoutStream::new(stream);
+    let socket = Socket::new(stream);
+    let mut stream = TimeoutStream::new(socket.clone());
     stream.set_write_timeout(Some(limits.write_stall));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -158,8 +160,11 @@ async fn serve(
             connection.await
         }
     };
-    if let Err(error) = outcome {
-        tracing::debug!(%error, "a connection has ended early");
+    match outcome {
+        Ok(()) => socket.linger().await,
+        // It was told what is wrong with its head, of which there may be more.
+        Err(error) if error.is_parse() => socket.linger().await,
+        Err(error) => tracing::debug!(%error, "a connection has ended early"),
     }
     drop(place);
 }

@@ -25,6 +25,7 @@ mod limits;
 mod mailbox;
 mod reading;
 mod routes;
+mod socket;
 mod worker;
 
 use std::net::SocketAddr;
