@@ -1,20 +1,20 @@
-//! The barrier of the team: spin, then give way, then sleep.
+//! The barrier of the team: spin for a moment, then sleep.
 //!
-//! A thread that waits inside a step waits for work that is being done, so it spins: a sleeping
-//! thread's wake-up costs more than most kernels take. After that it offers its processor to
-//! whoever wants it, for the thread that is awaited may be one of them; only a wait that is longer
-//! than any kernel puts it to sleep.
+//! A thread that waits inside a step waits for work that is being done, so it spins first: a sleeping
+//! thread's wake-up costs more than small kernels take. A longer wait means that the awaited thread
+//! has lost its processor to somebody else, the server's connections for one; a sleeper's processor
+//! is free for it at once, while one that spins, or only gives way, holds on to it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Turns of a waiting thread before it gives way: some tens of microseconds, longer than threads
-/// that share a kernel's work come apart on an idle machine.
-const SPINS: u32 = 2_000;
+use rustix::thread::futex;
 
-/// Turns in which it gives way before it sleeps: about a millisecond where nobody else wants the
-/// processor, longer than the gap between two steps.
-const YIELDS: u32 = 2_000;
+/// How long a waiting thread spins before it sleeps.
+const SPINNING: Duration = Duration::from_micros(20);
+
+/// Turns between two looks at the clock, which take as long as some of them.
+const TURNS: u32 = 8;
 
 /// A barrier that can be used any number of times. It has its cache lines (two, for processors that
 /// fetch them in pairs) to itself.
@@ -24,10 +24,7 @@ pub(super) struct Rendezvous {
     arrived: AtomicU32,
     generation: AtomicU32,
     sleepers: AtomicU32,
-    spins: u32,
-    yields: u32,
-    lock: Mutex<()>,
-    wake: Condvar,
+    spinning: Duration,
 }
 
 impl Rendezvous {
@@ -39,10 +36,7 @@ impl Rendezvous {
             arrived: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
-            spins: if crowded { 0 } else { SPINS },
-            yields: if crowded { 0 } else { YIELDS },
-            lock: Mutex::new(()),
-            wake: Condvar::new(),
+            spinning: if crowded { Duration::ZERO } else { SPINNING },
         }
     }
 
@@ -57,28 +51,31 @@ impl Rendezvous {
             self.generation.store(generation.wrapping_add(1), Ordering::SeqCst);
             // Either this load sees the sleeper, or the sleeper sees the new generation.
             if self.sleepers.load(Ordering::SeqCst) > 0 {
-                let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-                self.wake.notify_all();
+                // It cannot fail: the word is there, and nothing else is asked. The system takes the
+                // number for a signed one.
+                let _ = futex::wake(&self.generation, futex::Flags::PRIVATE, i32::MAX as u32);
             }
             return;
         }
         let has_passed = || self.generation.load(Ordering::Acquire) != generation;
-        for _ in 0..self.spins {
-            if has_passed() {
-                return;
+        if !self.spinning.is_zero() {
+            let begin = Instant::now();
+            loop {
+                for _ in 0..TURNS {
+                    if has_passed() {
+                        return;
+                    }
+                    std::hint::spin_loop();
+                }
+                if begin.elapsed() >= self.spinning {
+                    break;
+                }
             }
-            std::hint::spin_loop();
         }
-        for _ in 0..self.yields {
-            if has_passed() {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.generation.load(Ordering::SeqCst) == generation {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            // Returns as well when the generation is another one already, and now and then for nothing.
+            let _ = futex::wait(&self.generation, futex::Flags::PRIVATE, generation, None);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
