@@ -156,16 +156,7 @@ impl Reader {
     }
 
     fn grammar(&self, constraint: &Constraint) -> Result<Grammar, ConstraintError> {
-        let grammar = GrammarInit::Serialized(constraint.top_level()?);
-        let mut parser = self
-            .factory
-            .create_parser_from_init_ext(
-                grammar,
-                Logger::new(0, 0),
-                InferenceCapabilities::default(),
-                of_library(),
-            )
-            .map_err(refused)?;
+        let mut parser = self.parser(constraint).map_err(|error| self.blame(constraint, error))?;
         if parser.parser.lexer_stats().num_bytes > GRAMMAR_BYTES {
             return Err(ConstraintError::Refused("it is too large once it has been read".into()));
         }
@@ -190,6 +181,32 @@ impl Reader {
         let (vocabulary, eos) = (self.vocabulary, self.eos.clone());
         let shared = Shared { parser: Mutex::new(parser), vocabulary, eos };
         Ok(Grammar { shared: Arc::new(shared) })
+    }
+
+    fn parser(&self, constraint: &Constraint) -> Result<TokenParser, ConstraintError> {
+        let tokens = self.factory.tok_env().tok_trie();
+        let grammar = constraint.top_level(|name| tokens.get_special_token(name))?;
+        self.factory
+            .create_parser_from_init_ext(
+                GrammarInit::Serialized(grammar),
+                Logger::new(0, 0),
+                InferenceCapabilities::default(),
+                of_library(),
+            )
+            .map_err(refused)
+    }
+
+    /// An error's tool, where one tool alone is to blame: the library does not tell which it is. Takes as
+    /// long again as what has failed.
+    fn blame(&self, constraint: &Constraint, error: ConstraintError) -> ConstraintError {
+        let (Constraint::Calls(calls), ConstraintError::Refused(_)) = (constraint, &error) else {
+            return error;
+        };
+        let wrong = calls.tools.iter().enumerate().find_map(|(index, tool)| {
+            let alone = self.parser(&Constraint::JsonSchema(tool.parameters.clone()));
+            alone.err().map(|error| super::of_tool(index, error))
+        });
+        wrong.unwrap_or(error)
     }
 }
 
