@@ -70,7 +70,7 @@ fn events(answers: Answers) -> Vec<Value> {
 }
 
 fn chat() -> Box<dyn Form> {
-    Box::new(ChatForm::new(letterhead(), 1, None, true))
+    Box::new(ChatForm::new(letterhead(), 1, None, true, false))
 }
 
 #[test]

@@ -68,6 +68,7 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         generation.samples as usize,
         token_texts(app, logprobs)?,
         generation.include_usage,
+        tools.forced.as_ref().is_some_and(|forced| forced.is_named),
     );
     let (form, prompts) = (Box::new(form), vec![prompt]);
     Ok(Asked { form, field: "messages", prompts, generation, logprobs, rules })

@@ -108,7 +108,17 @@ pub(super) fn converse(
         one_call: tools.one_call,
         ..plain_rules(app)
     };
-    generation.request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
+    let request = &mut generation.request;
+    if let (Some(forced), Some(calls)) = (&tools.forced, notation.calls) {
+        if request.constraint.is_some() {
+            let message = "tool_choice wants a call, and another field gives the answer a form that is \
+                           none";
+            return Err(Failure::field("tool_choice", message));
+        }
+        let grammar = forced.grammar(&app.model, calls, notation.thoughts, rules.in_thoughts)?;
+        request.constraint = Some(grammar);
+    }
+    request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
     Ok((ids, rules))
 }
 

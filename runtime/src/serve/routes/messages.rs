@@ -54,6 +54,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         return Err(unsupported("n"));
     }
     generation.request.stop = fields.stops()?;
+    let request = &mut generation.request;
+    request.constraint = fields.constrain(&app.model, request.constraint.take())?;
     let template = app.model.template()?;
     let tools = fields.tools(template)?;
     let messages = fields.messages(template)?;

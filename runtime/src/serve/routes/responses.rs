@@ -38,6 +38,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         return Err(Failure::field("max_output_tokens", "at least one token must be allowed"));
     }
     generation.request.max_tokens = fields.max_output_tokens;
+    let request = &mut generation.request;
+    request.constraint = fields.constrain(&app.model, request.constraint.take())?;
     let template = app.model.template()?;
     let tools = fields.tools(template)?;
     let in_input = |failure| renamed(failure, "input");
@@ -53,6 +55,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
             tools: fields.shown_tools(),
+            tool_choice: fields.shown_choice(),
+            text_format: fields.shown_format(),
             parallel_tool_calls: fields.parallel_tool_calls.unwrap_or(true),
         },
     );
