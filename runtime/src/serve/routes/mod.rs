@@ -7,12 +7,14 @@
 //! | `/v1/completions` | `text` |
 //! | `/v1/responses` | `responses` |
 //! | `/v1/messages` | `messages` |
+//! | `/v1/embeddings` | `embeddings` |
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
 //! | `/openapi.json` | `openapi`, which describes them all: a path is added there, too |
 
 mod chat;
+mod embeddings;
 mod generate;
 mod health;
 mod messages;
@@ -52,6 +54,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(text::text))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/embeddings", post(embeddings::refuse))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
