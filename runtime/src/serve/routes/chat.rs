@@ -18,6 +18,7 @@ use crate::serve::failure::Failure;
 use crate::serve::forms::ChatForm;
 use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
+use crate::serve::traces::RequestSpan;
 
 /// Fields of a conversation besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -33,11 +34,12 @@ struct ChatFields {
 pub async fn chat(
     State(app): State<Arc<App>>,
     Extension(tenant): Extension<Tenant>,
+    Extension(span): Extension<RequestSpan>,
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, asked).await
+    serve(&app, tenant, span, asked).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {

@@ -15,6 +15,7 @@ use crate::serve::forms::{Form, Letterhead, TokenTexts};
 use crate::serve::keys::Tenant;
 use crate::serve::limits::LOGPROBS;
 use crate::serve::reading::{NamedStops, ReadingRules};
+use crate::serve::traces::RequestSpan;
 use crate::template::{ChatMessage, Conversation};
 
 /// What is left to do once a request has been read.
@@ -142,6 +143,7 @@ pub(super) fn named_stops(
 pub(super) async fn serve(
     app: &Arc<App>,
     tenant: Tenant,
+    span: RequestSpan,
     asked: Asked,
 ) -> Result<Response, Failure> {
     let Asked { form, field, prompts, generation, logprobs, rules } = asked;
@@ -152,8 +154,10 @@ pub(super) async fn serve(
     let with_prompt = |prompt| Request { prompt, logprobs, owner, priority, ..request.clone() };
     let requests: Vec<Request> = prompts.into_iter().map(with_prompt).collect();
     let answers = requests.len() * samples as usize;
-    let inbox = app.ask(requests, samples).map_err(|failure| renamed(failure, field))?;
-    let answers = Answers::new(inbox, form, &rules, answers, samples as usize);
+    span.ask(if field == "prompt" { "text_completion" } else { "chat" }, answers, &request);
+    let inbox = app.ask(requests, samples, span.moments());
+    let inbox = inbox.map_err(|failure| renamed(failure, field))?;
+    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span);
     match streams {
         true => Ok(answers.stream(app.limits.keep_alive)),
         false => answers.whole().await,
