@@ -11,6 +11,7 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, ParserFactory, TokenParser};
 use weir_tokenizer::Tokenizer;
 
+use super::lead::Lead;
 use super::limits::{GRAMMAR_BYTES, KEPT_GRAMMARS, READING_TIME, of_library};
 use super::{Constraint, ConstraintError, vocabulary};
 
@@ -64,6 +65,8 @@ struct Shared {
     /// At the beginning of an answer. In a mutex for its library's sake, whose parsers may be sent to
     /// another thread and not be shared with it.
     parser: Mutex<TokenParser>,
+    /// Thoughts that may come first.
+    lead: Option<Lead>,
     vocabulary: u32,
     eos: Vec<u32>,
 }
@@ -178,8 +181,12 @@ impl Reader {
             }
             Err(reason) => return Err(refused(reason)),
         }
+        let lead = match constraint {
+            Constraint::Calls(calls) => Lead::of(calls, self.factory.tok_env().tok_trie()),
+            _ => None,
+        };
         let (vocabulary, eos) = (self.vocabulary, self.eos.clone());
-        let shared = Shared { parser: Mutex::new(parser), vocabulary, eos };
+        let shared = Shared { parser: Mutex::new(parser), lead, vocabulary, eos };
         Ok(Grammar { shared: Arc::new(shared) })
     }
 
@@ -225,6 +232,11 @@ impl Grammar {
     /// Tokens of the model that end an answer.
     pub(super) fn eos(&self) -> &[u32] {
         &self.shared.eos
+    }
+
+    /// Thoughts that may stand in front of an answer.
+    pub(super) fn lead(&self) -> Option<&Lead> {
+        self.shared.lead.as_ref()
     }
 
     /// A parser at the beginning of an answer, which shares nothing that changes with any other: what an

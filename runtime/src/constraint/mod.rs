@@ -25,6 +25,7 @@
 //! that the same is refused on every machine; reading has a limit in time besides, for what those miss.
 
 mod grammars;
+mod lead;
 pub mod limits;
 mod matcher;
 #[cfg(test)]

@@ -55,9 +55,6 @@ pub fn lark(calls: &ForcedCalls, special: impl Fn(&str) -> Option<u32>) -> Strin
         None => literal(text),
     };
     let mut rules = format!("{}\n{TERMINALS}", start(calls, &mark));
-    if let Some(marks) = calls.thoughts {
-        rules.push_str(&thinking(marks, special(marks.end)));
-    }
     rules.push_str(&match calls.notation {
         CallNotation::Llama => llama(calls),
         CallNotation::Hermes => hermes(calls, &mark),
@@ -67,27 +64,17 @@ pub fn lark(calls: &ForcedCalls, special: impl Fn(&str) -> Option<u32>) -> Strin
     rules
 }
 
+/// Thoughts are empty here: nothing in them is held to anything, so whoever follows an answer leaves them
+/// out.
 fn start(calls: &ForcedCalls, mark: &impl Fn(&str) -> String) -> String {
     match calls.thoughts {
-        Some(_) if calls.in_thoughts => "start: thinking WHITE? calls".to_owned(),
-        Some(ThoughtMarks { begin, .. }) => {
-            format!("start: WHITE? ({} thinking WHITE?)? calls", mark(begin))
+        Some(ThoughtMarks { end, .. }) if calls.in_thoughts => {
+            format!("start: {} WHITE? calls", mark(end))
+        }
+        Some(ThoughtMarks { begin, end }) => {
+            format!("start: WHITE? ({} {} WHITE?)? calls", mark(begin), mark(end))
         }
         None => "start: WHITE? calls".to_owned(),
-    }
-}
-
-/// Thoughts up to the first mark of their end, where the reader sees it, too.
-fn thinking(marks: ThoughtMarks, special: Option<u32>) -> String {
-    let end = literal(marks.end);
-    match special {
-        None => format!("thinking[suffix={end}]: /(?s:.*)/\n"),
-        // Its text can be written by other tokens as well, which the reader takes for the mark.
-        Some(id) => {
-            let end = quoted(marks.end);
-            let thought = format!("/(?s:.*)/ & ~/(?s:.*){end}(?s:.*)/");
-            format!("thinking: THOUGHT? <[{id}]>\nTHOUGHT: {thought}\n")
-        }
     }
 }
 
@@ -174,18 +161,6 @@ fn each_tool(
 /// What may follow the first call.
 fn further<'r>(calls: &ForcedCalls, rule: &'r str) -> &'r str {
     if calls.is_one { "" } else { rule }
-}
-
-/// A mark as the regular expression that matches nothing else, inside of slashes.
-fn quoted(mark: &str) -> String {
-    let mut expression = String::new();
-    for letter in mark.chars() {
-        if r"\/.+*?()|[]{}^$#&-~".contains(letter) {
-            expression.push('\\');
-        }
-        expression.push(letter);
-    }
-    expression
 }
 
 /// A text that is written as it is.
