@@ -176,9 +176,8 @@ impl ToolChoice {
             let message = format!("there is no tool {name:?} among the request's tools");
             return Err(Failure::field("tool_choice", message));
         }
-        let is_allowed = |tool: &&ReadTool| {
-            allowed.as_ref().is_none_or(|names| names.iter().any(|name| *name == tool.name))
-        };
+        let is_allowed =
+            |tool: &&ReadTool| allowed.as_ref().is_none_or(|names| names.contains(&tool.name));
         let shown: Vec<&ReadTool> = match what {
             Called::None => Vec::new(),
             _ => tools.iter().filter(is_allowed).collect(),
