@@ -95,9 +95,9 @@ fn checked<'c>(name: &'c Value, arguments: &Value) -> Result<&'c str> {
     match name {
         "weather" => {
             let city = ["Riga", "Porto"].map(Value::from);
-            let days = fields["days"].as_i64();
+            let days = arguments["days"].as_i64();
             let is_valid = fields.len() == 2
-                && city.contains(&fields["city"])
+                && city.contains(&arguments["city"])
                 && days.is_some_and(|days| (1..=9).contains(&days));
             ensure!(is_valid, "{arguments}");
         }
@@ -109,7 +109,7 @@ fn checked<'c>(name: &'c Value, arguments: &Value) -> Result<&'c str> {
 /// The names of the functions that calls of OpenAI's completions name.
 fn names(calls: &Value) -> Result<Vec<String>> {
     let calls = calls.as_array().context("calls")?;
-    let name = |call: &Value| {
+    let name = |call: &Value| -> Result<String> {
         let function = &call["function"];
         let arguments = function["arguments"].as_str().context("arguments")?;
         ensure!(call["id"].as_str().is_some_and(|id| !id.is_empty()), "{call}");
@@ -200,8 +200,7 @@ pub fn forced_elsewhere() -> Result<()> {
         ensure!(choice != named || name == "weather", "{whole}");
         ensure!(whole["tool_choice"] == choice && whole["status"] == "completed", "{whole}");
     }
-    for choice in [json!({"type": "any"}), json!({"type": "tool", "name": "weather"})] {
-        let mut choice = choice;
+    for mut choice in [json!({"type": "any"}), json!({"type": "tool", "name": "weather"})] {
         choice["disable_parallel_tool_use"] = true.into();
         let whole = server.post_ok(
             "/v1/messages",
