@@ -1,6 +1,7 @@
 //! `serve`: what is asked over HTTP is what the program says without it, whoever else asks; what cannot
 //! be done is refused by name; nobody can hold what others need.
 
+mod calls;
 mod clients;
 mod confined;
 mod constraints;
@@ -10,6 +11,7 @@ mod faults;
 mod odd;
 mod origins;
 mod page;
+mod traces;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +31,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 26] = [
+    let checks: [Check; 31] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -47,6 +49,11 @@ pub fn trials() -> Vec<Trial> {
         ("constraints_kept", constraints::kept),
         ("constraints_in_company", constraints::in_company),
         ("constraints_refused", constraints::refused),
+        ("calls_forced", calls::forced),
+        ("calls_forced_elsewhere", calls::forced_elsewhere),
+        ("calls_refused", calls::refused),
+        ("forms_elsewhere", calls::forms_elsewhere),
+        ("traces", traces::written),
         ("described", described::described),
         ("described_refusals", described::described_refusals),
         ("odd", || odd::odd(2000, 1)),

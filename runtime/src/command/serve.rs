@@ -71,6 +71,9 @@ pub struct Serve {
     /// Connections of one address at once
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONNECTIONS), default_value = "64", allow_hyphen_values = true)]
     pub connections_per_address: usize,
+    /// File that a trace of each request is added to, as lines of OTLP's JSON
+    #[arg(long, value_name = "FILE")]
+    pub trace_file: Option<PathBuf>,
     /// Form of the log on standard error
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text)]
     pub log: LogForm,
@@ -114,6 +117,7 @@ impl Serve {
             queue_timeout: self.queue_timeout.map(Duration::from_secs),
             request_timeout: self.request_timeout.map(Duration::from_secs),
             drain: Duration::from_secs(self.drain),
+            trace_file: self.trace_file.clone(),
             limits: Limits {
                 connections: self.connections,
                 connections_of_address: self.connections_per_address,

@@ -11,6 +11,7 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, ParserFactory, TokenParser};
 use weir_tokenizer::Tokenizer;
 
+use super::lead::Lead;
 use super::limits::{GRAMMAR_BYTES, KEPT_GRAMMARS, READING_TIME, of_library};
 use super::{Constraint, ConstraintError, vocabulary};
 
@@ -64,6 +65,8 @@ struct Shared {
     /// At the beginning of an answer. In a mutex for its library's sake, whose parsers may be sent to
     /// another thread and not be shared with it.
     parser: Mutex<TokenParser>,
+    /// Thoughts that may come first.
+    lead: Option<Lead>,
     vocabulary: u32,
     eos: Vec<u32>,
 }
@@ -156,16 +159,7 @@ impl Reader {
     }
 
     fn grammar(&self, constraint: &Constraint) -> Result<Grammar, ConstraintError> {
-        let grammar = GrammarInit::Serialized(constraint.top_level()?);
-        let mut parser = self
-            .factory
-            .create_parser_from_init_ext(
-                grammar,
-                Logger::new(0, 0),
-                InferenceCapabilities::default(),
-                of_library(),
-            )
-            .map_err(refused)?;
+        let mut parser = self.parser(constraint).map_err(|error| self.blame(constraint, error))?;
         if parser.parser.lexer_stats().num_bytes > GRAMMAR_BYTES {
             return Err(ConstraintError::Refused("it is too large once it has been read".into()));
         }
@@ -187,9 +181,39 @@ impl Reader {
             }
             Err(reason) => return Err(refused(reason)),
         }
+        let lead = match constraint {
+            Constraint::Calls(calls) => Lead::of(calls, self.factory.tok_env().tok_trie()),
+            _ => None,
+        };
         let (vocabulary, eos) = (self.vocabulary, self.eos.clone());
-        let shared = Shared { parser: Mutex::new(parser), vocabulary, eos };
+        let shared = Shared { parser: Mutex::new(parser), lead, vocabulary, eos };
         Ok(Grammar { shared: Arc::new(shared) })
+    }
+
+    fn parser(&self, constraint: &Constraint) -> Result<TokenParser, ConstraintError> {
+        let tokens = self.factory.tok_env().tok_trie();
+        let grammar = constraint.top_level(|name| tokens.get_special_token(name))?;
+        self.factory
+            .create_parser_from_init_ext(
+                GrammarInit::Serialized(grammar),
+                Logger::new(0, 0),
+                InferenceCapabilities::default(),
+                of_library(),
+            )
+            .map_err(refused)
+    }
+
+    /// An error's tool, where one tool alone is to blame: the library does not tell which it is. Takes as
+    /// long again as what has failed.
+    fn blame(&self, constraint: &Constraint, error: ConstraintError) -> ConstraintError {
+        let (Constraint::Calls(calls), ConstraintError::Refused(_)) = (constraint, &error) else {
+            return error;
+        };
+        let wrong = calls.tools.iter().enumerate().find_map(|(index, tool)| {
+            let alone = self.parser(&Constraint::JsonSchema(tool.parameters.clone()));
+            alone.err().map(|error| super::of_tool(index, error))
+        });
+        wrong.unwrap_or(error)
     }
 }
 
@@ -208,6 +232,11 @@ impl Grammar {
     /// Tokens of the model that end an answer.
     pub(super) fn eos(&self) -> &[u32] {
         &self.shared.eos
+    }
+
+    /// Thoughts that may stand in front of an answer.
+    pub(super) fn lead(&self) -> Option<&Lead> {
+        self.shared.lead.as_ref()
     }
 
     /// A parser at the beginning of an answer, which shares nothing that changes with any other: what an

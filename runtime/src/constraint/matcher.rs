@@ -1,15 +1,17 @@
 //! Follows one answer through its grammar.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
-use llguidance::toktrie::SimpleVob;
+use llguidance::toktrie::{SimpleVob, TokTrie};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Grammar;
+use super::lead::{Lead, Place};
 use super::limits::{ANSWER_TIME, AUTOMATON_BYTES, PARSER_BYTES, PARSER_TOKEN_BYTES, TOKEN_TIME};
 
 /// Bytes that a parser holds for each of its items, for each row of them, which ends a terminal of the
@@ -34,6 +36,8 @@ pub(crate) struct Matcher {
     grammar: Grammar,
     /// Made with the first token, so that answers that wait hold none.
     parser: Option<TokenParser>,
+    /// Where it is with its thoughts.
+    place: Place,
     /// Bytes that the parser has come to hold.
     held: usize,
     /// Time of the processor that it has taken, and tokens that it has taken it for.
@@ -44,7 +48,8 @@ pub(crate) struct Matcher {
 impl Matcher {
     /// At the beginning of an answer.
     pub fn new(grammar: Grammar) -> Matcher {
-        Matcher { grammar, parser: None, held: 0, spent: Duration::ZERO, tokens: 0 }
+        let place = grammar.lead().map_or(Place::Behind, Lead::place);
+        Matcher { grammar, parser: None, place, held: 0, spent: Duration::ZERO, tokens: 0 }
     }
 
     /// Takes the logits of all tokens away that the answer cannot go on with. `ends` are tokens that end
@@ -73,6 +78,11 @@ impl Matcher {
     }
 
     fn keep_allowed(&mut self, logits: &mut [f32], ends: &[u32]) -> Result<(), ConstraintFault> {
+        if let Place::Within(_) = self.place {
+            let ends = ends.iter().chain(self.grammar.eos());
+            ends.for_each(|end| forbid_logit(logits, *end));
+            return Ok(());
+        }
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
         let mask = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
         let mut mask = mask.map_err(|_| fault(parser))?;
@@ -88,14 +98,21 @@ impl Matcher {
 
     fn advance(&mut self, token: u32) -> Result<bool, ConstraintFault> {
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
+        let environment = Arc::clone(&parser.token_env);
+        let trie = environment.tok_trie();
+        let Some(taken) = think(&mut self.place, self.grammar.lead(), token, trie) else {
+            return Ok(false);
+        };
         let before = parser.parser_stats().clone();
-        let taken = catch_unwind(AssertUnwindSafe(|| {
-            parser.consume_token(token)?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            for token in &taken {
+                parser.consume_token(*token)?;
+            }
             parser.check_stop()
         }));
-        let ends = taken.map_err(|_| fault(parser))?;
+        let ends = outcome.map_err(|_| fault(parser))?;
         let grown = parser.parser_stats().delta(&before);
-        let bytes = parser.token_env.tok_trie().token_len(token);
+        let bytes: usize = taken.iter().map(|token| trie.token_len(*token)).sum();
         self.held += grown.all_items * ITEM_BYTES + grown.rows * ROW_BYTES + bytes * BYTE_BYTES;
         let automaton = parser.parser.lexer_stats().num_bytes;
         let most = PARSER_BYTES + self.tokens as usize * PARSER_TOKEN_BYTES;
@@ -104,6 +121,26 @@ impl Matcher {
             false => Ok(ends),
         }
     }
+}
+
+/// The tokens that the grammar takes for one of the answer: none within thoughts.
+fn think(place: &mut Place, lead: Option<&Lead>, token: u32, trie: &TokTrie) -> Option<Vec<u32>> {
+    let Some(lead) = lead else { return Some(vec![token]) };
+    // Special tokens have a byte in front of their names there, which texts do not have.
+    let text = trie.token(token);
+    let text = text.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(text);
+    let (next, taken) = match place {
+        Place::Behind => return Some(vec![token]),
+        Place::Before(written) => (lead.after(written, text), Some(vec![token])),
+        Place::Within(tail) => {
+            let taken = lead.take(tail, text, trie);
+            (taken.is_some().then_some(Place::Behind), taken)
+        }
+    };
+    if let Some(next) = next {
+        *place = next;
+    }
+    taken
 }
 
 /// Time that this thread has had of a processor.
@@ -126,6 +163,12 @@ fn fault(parser: &TokenParser) -> ConstraintFault {
 fn allow(mask: &mut SimpleVob, token: u32) {
     if (token as usize) < mask.len() {
         mask.allow_token(token);
+    }
+}
+
+fn forbid_logit(logits: &mut [f32], token: u32) {
+    if let Some(logit) = logits.get_mut(token as usize) {
+        *logit = f32::NEG_INFINITY;
     }
 }
 

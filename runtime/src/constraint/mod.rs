@@ -1,4 +1,5 @@
-//! Answers that keep to a grammar: a JSON schema, a regular expression, a choice, or a grammar in Lark.
+//! Answers that keep to a grammar: a JSON schema, a regular expression, a choice, calls of tools, or a
+//! grammar in Lark.
 //!
 //! A [`Constraint`] is what is asked for. [`Grammars`] reads it, once for all requests that ask alike,
 //! into a [`Grammar`], and each sequence follows that with a matcher of its own: before a token is chosen
@@ -24,6 +25,7 @@
 //! that the same is refused on every machine; reading has a limit in time besides, for what those miss.
 
 mod grammars;
+mod lead;
 pub mod limits;
 mod matcher;
 #[cfg(test)]
@@ -31,7 +33,7 @@ mod tests;
 mod vocabulary;
 mod weight;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
@@ -39,6 +41,7 @@ pub use grammars::{Grammar, Grammars};
 pub use matcher::ConstraintFault;
 pub(crate) use matcher::Matcher;
 
+use crate::notation::forced::{self, ForcedCalls};
 use limits::{READING_TIME, SOURCE_BYTES};
 
 /// What an answer must be.
@@ -54,6 +57,8 @@ pub enum Constraint {
     Choice(Vec<String>),
     /// A text of a grammar in llguidance's dialect of Lark. Its rule `start` is the whole answer.
     Lark(String),
+    /// Calls of tools in a model's notation, whose arguments keep to the tools' schemas.
+    Calls(ForcedCalls),
 }
 
 /// Why no answer can be held to a constraint: the user's choice, but for [`ConstraintError::Model`].
@@ -80,6 +85,17 @@ pub enum ConstraintError {
     /// Malformed, or something in it is not supported, or it takes more time or memory than there is.
     #[error("{0}")]
     Refused(String),
+    /// The parameters of a tool are no schema that arguments could keep to.
+    #[error("{reason}")]
+    Tool {
+        /// Its place among the tools, from 0.
+        index: usize,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// There is no tool to call.
+    #[error("there is no tool that could be called")]
+    NoTool,
     /// Reading it takes too long.
     #[error("it takes longer to read than the {} ms that there are", READING_TIME.as_millis())]
     TooSlow,
@@ -99,8 +115,12 @@ pub enum ConstraintError {
 const JSON_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,20}";
 
 impl Constraint {
-    /// The grammar that llguidance is given.
-    fn top_level(&self) -> Result<TopLevelGrammar, ConstraintError> {
+    /// The grammar that llguidance is given, for a model whose special tokens `special` knows by their
+    /// names.
+    fn top_level(
+        &self,
+        special: impl Fn(&str) -> Option<u32>,
+    ) -> Result<TopLevelGrammar, ConstraintError> {
         let bytes = self.bytes();
         if bytes > SOURCE_BYTES {
             return Err(ConstraintError::TooLong { bytes });
@@ -129,6 +149,7 @@ impl Constraint {
                 let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
                 Ok(TopLevelGrammar::from_lark(format!("start: /{}/", quoted.join("|"))))
             }
+            Constraint::Calls(calls) => calls_grammar(calls, special),
         }
     }
 
@@ -139,6 +160,12 @@ impl Constraint {
             Constraint::JsonSchema(schema) => schema.to_string().len(),
             Constraint::Regex(text) | Constraint::Lark(text) => text.len(),
             Constraint::Choice(texts) => texts.iter().map(|text| text.len() + 1).sum(),
+            Constraint::Calls(calls) => {
+                let bytes = |tool: &forced::CallableTool| {
+                    tool.name.len() + tool.parameters.to_string().len()
+                };
+                calls.tools.iter().map(bytes).sum()
+            }
         }
     }
 }
@@ -171,4 +198,30 @@ fn json_grammar(schema: &Value) -> Result<TopLevelGrammar, ConstraintError> {
     }
     schema.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_SPACE}));
     Ok(TopLevelGrammar::from_json_schema(Value::Object(schema)))
+}
+
+/// The grammar of calls, and behind it those of each tool's arguments.
+fn calls_grammar(
+    calls: &ForcedCalls,
+    special: impl Fn(&str) -> Option<u32>,
+) -> Result<TopLevelGrammar, ConstraintError> {
+    if calls.tools.is_empty() {
+        return Err(ConstraintError::NoTool);
+    }
+    let mut grammars = vec![GrammarWithLexer::from_lark(forced::lark(calls, special))];
+    for (index, tool) in calls.tools.iter().enumerate() {
+        let of_tool = |error| of_tool(index, error);
+        weight::check_schema(&tool.parameters).map_err(of_tool)?;
+        for grammar in json_grammar(&tool.parameters).map_err(of_tool)?.grammars {
+            grammars
+                .push(GrammarWithLexer { name: Some(forced::arguments_name(index)), ..grammar });
+        }
+    }
+    weight::check_schemas(calls.tools.iter().map(|tool| &tool.parameters))?;
+    Ok(TopLevelGrammar { grammars, max_tokens: None })
+}
+
+/// What is wrong with a tool's parameters.
+fn of_tool(index: usize, error: ConstraintError) -> ConstraintError {
+    ConstraintError::Tool { index, reason: error.to_string() }
 }

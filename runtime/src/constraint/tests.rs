@@ -1,5 +1,7 @@
 //! Which texts keep to a constraint, and that no source takes the server down.
 
+mod calls;
+
 use std::sync::OnceLock;
 
 use super::*;

@@ -95,14 +95,10 @@ pub(super) fn check_lark(grammar: &str) -> Result<(), ConstraintError> {
     check_expressions([grammar].into_iter())
 }
 
-/// Refuses schemas that are too heavy.
+/// Refuses a schema that is too heavy.
 pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
-    let mut seen = Seen::default();
-    seen.walk(schema, 0)?;
-    check_expressions(seen.expressions.iter().copied())?;
-    if seen.property_pairs > PROPERTY_PAIRS {
-        return Err(refused("there are too many properties (one object may have 800)".to_owned()));
-    }
+    let seen = Seen::of(schema)?;
+    seen.check()?;
     if seen.counts_properties && seen.most_properties > COUNTED_PROPERTIES {
         return Err(refused(format!(
             "minProperties and maxProperties are supported beside {COUNTED_PROPERTIES} properties of \
@@ -118,6 +114,19 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
     Ok(())
 }
 
+/// Refuses schemas that are too heavy together, each of which is not by itself.
+pub(super) fn check_schemas<'s>(
+    schemas: impl Iterator<Item = &'s Value>,
+) -> Result<(), ConstraintError> {
+    let mut all = Seen::default();
+    for schema in schemas {
+        let seen = Seen::of(schema)?;
+        all.expressions.extend(seen.expressions);
+        all.property_pairs += seen.property_pairs;
+    }
+    all.check()
+}
+
 /// What there is in a schema. Keywords are counted wherever they stand, in examples too.
 #[derive(Default)]
 struct Seen<'s> {
@@ -130,6 +139,23 @@ struct Seen<'s> {
 }
 
 impl<'s> Seen<'s> {
+    fn of(schema: &'s Value) -> Result<Seen<'s>, ConstraintError> {
+        let mut seen = Seen::default();
+        seen.walk(schema, 0)?;
+        Ok(seen)
+    }
+
+    /// Refuses what adds up.
+    fn check(&self) -> Result<(), ConstraintError> {
+        check_expressions(self.expressions.iter().copied())?;
+        match self.property_pairs > PROPERTY_PAIRS {
+            true => {
+                Err(refused("there are too many properties (one object may have 800)".to_owned()))
+            }
+            false => Ok(()),
+        }
+    }
+
     fn walk(&mut self, schema: &'s Value, level: usize) -> Result<(), ConstraintError> {
         if level > LEVELS {
             return Err(refused(format!("it is nested more than {LEVELS} levels deep")));

@@ -7,17 +7,17 @@ use super::CallNotation;
 use crate::template::ToolCall;
 
 pub(super) const HERMES_BEGIN: &str = "<tool_call>";
-const HERMES_END: &str = "</tool_call>";
+pub(super) const HERMES_END: &str = "</tool_call>";
 pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
-const MISTRAL_ARGUMENTS: &str = "[ARGS]";
-const MISTRAL_ID: &str = "[CALL_ID]";
-const DEEPSEEK_CALLS: &str = "<｜tool▁calls▁begin｜>";
-const DEEPSEEK_CALLS_END: &str = "<｜tool▁calls▁end｜>";
+pub(super) const MISTRAL_ARGUMENTS: &str = "[ARGS]";
+pub(super) const MISTRAL_ID: &str = "[CALL_ID]";
+pub(super) const DEEPSEEK_CALLS: &str = "<｜tool▁calls▁begin｜>";
+pub(super) const DEEPSEEK_CALLS_END: &str = "<｜tool▁calls▁end｜>";
 pub(super) const DEEPSEEK_CALL: &str = "<｜tool▁call▁begin｜>";
-const DEEPSEEK_CALL_END: &str = "<｜tool▁call▁end｜>";
-const DEEPSEEK_SEPARATOR: &str = "<｜tool▁sep｜>";
-const FENCE: &str = "```";
+pub(super) const DEEPSEEK_CALL_END: &str = "<｜tool▁call▁end｜>";
+pub(super) const DEEPSEEK_SEPARATOR: &str = "<｜tool▁sep｜>";
+pub(super) const FENCE: &str = "```";
 
 /// Bytes between the mark of a call and its JSON, at most.
 const LONGEST_HEAD: usize = 512;

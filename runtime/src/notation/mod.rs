@@ -11,6 +11,7 @@
 //! | [`DeepSeek`](CallNotation::DeepSeek) | the name and an object between tokens of their own |
 
 mod calls;
+pub mod forced;
 mod reader;
 #[cfg(test)]
 mod tests;

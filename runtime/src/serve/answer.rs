@@ -17,6 +17,7 @@ use super::forms::{Counts, Events, Form, WholeAnswer};
 use super::json;
 use super::mailbox::Inbox;
 use super::reading::{Ending, Reading, ReadingRules};
+use super::traces::RequestSpan;
 
 /// Answers that are being given.
 pub struct Answers {
@@ -25,6 +26,8 @@ pub struct Answers {
     readings: Vec<Reading>,
     /// Answers to each prompt.
     samples: usize,
+    /// Lives as long as the answers are given.
+    span: RequestSpan,
 }
 
 impl Answers {
@@ -35,9 +38,10 @@ impl Answers {
         rules: &ReadingRules,
         count: usize,
         samples: usize,
+        span: RequestSpan,
     ) -> Answers {
         let readings = (0..count).map(|_| Reading::new(rules)).collect();
-        Answers { inbox, form, readings, samples }
+        Answers { inbox, form, readings, samples, span }
     }
 
     /// Waits for all answers and writes them as one object.
@@ -68,6 +72,7 @@ impl Answers {
         let endings: Vec<&Ending> =
             whole.iter().filter_map(|answer| answer.ending.as_ref()).collect();
         let counts = Counts::new(&endings, self.samples);
+        self.span.finish(&counts, &endings);
         Ok(json::response(StatusCode::OK, &self.form.whole(&whole, &counts)))
     }
 
@@ -110,7 +115,7 @@ impl Streamed {
         if self.is_over {
             return None;
         }
-        let Answers { inbox, form, readings, samples } = &mut self.answers;
+        let Answers { inbox, form, readings, samples, span } = &mut self.answers;
         loop {
             let mut out = Events::default();
             let received = match timeout(self.keep_alive, inbox.receive()).await {
@@ -134,11 +139,14 @@ impl Streamed {
                 failure = failure.or(delivery.end.as_ref().and_then(Failure::of_end));
             }
             if let Some(failure) = failure {
+                span.fail(&failure);
                 form.fail(&failure, &mut out);
                 self.is_over = true;
             } else if self.endings.iter().all(Option::is_some) {
                 let endings: Vec<&Ending> = self.endings.iter().flatten().collect();
-                form.close(&Counts::new(&endings, *samples), &mut out);
+                let counts = Counts::new(&endings, *samples);
+                span.finish(&counts, &endings);
+                form.close(&counts, &mut out);
                 self.is_over = true;
             }
             // Tokens without text of their own give nothing to write.

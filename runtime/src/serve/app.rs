@@ -17,6 +17,7 @@ use super::failure::Failure;
 use super::keys::{Keys, Tenant};
 use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
+use super::traces::{Moments, Traces};
 use super::worker::Job;
 use crate::machine::Residence;
 use crate::memory::MemoryCeiling;
@@ -65,6 +66,8 @@ pub struct App {
     pub(super) ids: Arc<Ids>,
     /// How the model writes thoughts and calls of tools.
     pub notation: Notation,
+    /// Where traces of requests go, if anywhere.
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 /// Names that no other answer has.
@@ -190,8 +193,13 @@ impl App {
         Ok((text, ids))
     }
 
-    /// Queues requests, `samples` answers to each.
-    pub fn ask(&self, requests: Vec<Request>, samples: u32) -> Result<Inbox, Failure> {
+    /// Queues requests, `samples` answers to each. What their time goes to is noted in `moments`.
+    pub fn ask(
+        &self,
+        requests: Vec<Request>,
+        samples: u32,
+        moments: Option<Arc<Moments>>,
+    ) -> Result<Inbox, Failure> {
         if self.is_draining() {
             return Err(Failure::draining());
         }
@@ -219,6 +227,7 @@ impl App {
             waits_until: self.queue_timeout.map(|limit| asked + limit),
             answer_until: self.request_timeout.map(|limit| asked + limit),
             places,
+            moments,
         };
         // There are as many places in the channel as for answers, so it is full only when the engine's
         // thread is gone.

@@ -97,6 +97,7 @@ pub struct Board {
     answered: Family<Answered, Counter>,
     connections: IntGauge,
     refused: Counter,
+    traces_dropped: Counter,
     watch: Mutex<Watch>,
     slots: u32,
     rows: u32,
@@ -124,6 +125,7 @@ impl Board {
             answered: Family::default(),
             connections: IntGauge::default(),
             refused: Counter::default(),
+            traces_dropped: Counter::default(),
             watch: Mutex::new(Watch {
                 view: SlotsView {
                     slots: (0..slots).map(|slot| SlotView { slot, kept: 0, dropped: 0 }).collect(),
@@ -171,6 +173,11 @@ impl Board {
                 &board.rows_dropped,
             ),
             ("weir:connections_refused", "Connections refused by a limit", &board.refused),
+            (
+                "weir:trace_lines_dropped",
+                "Traces of requests that could not be written, or not in time",
+                &board.traces_dropped,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -239,6 +246,11 @@ impl Board {
     /// A connection was refused by a limit.
     pub fn refuse(&self) {
         self.refused.inc();
+    }
+
+    /// A request's trace was dropped.
+    pub fn trace_dropped(&self) {
+        self.traces_dropped.inc();
     }
 
     /// The engine has done a step that began then.

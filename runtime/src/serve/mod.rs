@@ -26,8 +26,10 @@ mod mailbox;
 mod reading;
 mod routes;
 mod socket;
+mod traces;
 mod worker;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +49,7 @@ use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
+use traces::Traces;
 use worker::Worker;
 
 use crate::forward::StepModel;
@@ -81,6 +84,8 @@ pub struct ServerOptions {
     pub request_timeout: Option<Duration>,
     /// How long answers go on after the server was told to stop.
     pub drain: Duration,
+    /// A file that traces of requests are written to.
+    pub trace_file: Option<PathBuf>,
     /// What strangers may send.
     pub limits: Limits,
     /// Whether this thread, and with it the process, gives up what it does not need any more; not where
@@ -104,6 +109,7 @@ pub fn serve(
             options.address
         )));
     }
+    let trace_file = options.trace_file.as_deref().map(traces::open).transpose()?;
     let residence = Residence::open();
     // Asked while the system's files can be read; the team asks again, and is told the same.
     let _: usize = cores::available_processors();
@@ -117,7 +123,8 @@ pub fn serve(
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
-    runtime.block_on(run(model, options, keys, listener, residence, tell))
+    let given = (keys, listener, trace_file);
+    runtime.block_on(run(model, options, given, residence, tell))
 }
 
 /// What a server comes to.
@@ -161,6 +168,8 @@ pub fn memory_ceiling(
     let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
     let places = slots.saturating_add(options.queue.unwrap_or(2 * slots));
     let server = server.saturating_add(model.constraint_memory(slots, places)?);
+    let traces = options.trace_file.as_ref().map_or(0, |_| traces::MEMORY);
+    let server = server.saturating_add(traces);
     Ok(MemoryCeiling { server, ..engine })
 }
 
@@ -175,8 +184,7 @@ fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
 async fn run(
     model: Model,
     options: ServerOptions,
-    keys: Keys,
-    listener: std::net::TcpListener,
+    (keys, listener, trace_file): (Keys, std::net::TcpListener, Option<File>),
     residence: Residence,
     mut tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
@@ -201,6 +209,10 @@ async fn run(
         None => model.facts().name.clone(),
     };
     let board = Arc::new(Board::new(&name, isa, slots, rows_of_slot));
+    let traces = trace_file.map(|file| Traces::start(file, &name, Arc::clone(&board)));
+    let traces = traces
+        .transpose()
+        .map_err(|error| RuntimeError::Machine(format!("traces cannot be written: {error}")))?;
     let all_places = slots as usize + options.queue.unwrap_or(2 * slots) as usize;
     let (jobs, taken) = mpsc::channel(all_places);
     let worker = Worker::new(engine, taken, Arc::clone(&board));
@@ -243,6 +255,7 @@ async fn run(
         draining: AtomicBool::new(false),
         ids: Arc::new(Ids::default()),
         notation,
+        traces: traces.clone(),
     });
     raise_file_limit(limits.connections);
     let connections = Connections::new(limits, board);
@@ -272,6 +285,7 @@ async fn run(
     accepting.abort();
     drop(app);
     drop(engine_thread);
+    traces.iter().for_each(|traces| traces.finish());
     outcome
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::board::Board;
 use super::mailbox::{End, Outbox};
+use super::traces::Moments;
 use crate::forward::{StepFault, StepModel};
 use crate::{Engine, Event, FinishReason, Request, RequestId, RuntimeError};
 
@@ -35,6 +36,8 @@ pub struct Job {
     pub answer_until: Option<Instant>,
     /// Its places in the queue, given back when all is answered.
     pub places: OwnedSemaphorePermit,
+    /// Where it is noted what its time goes to, if somebody wants to know.
+    pub moments: Option<Arc<Moments>>,
 }
 
 /// A job whose answers are not all there.
@@ -44,6 +47,7 @@ struct OpenJob {
     waits_until: Option<Instant>,
     answer_until: Option<Instant>,
     _places: OwnedSemaphorePermit,
+    moments: Option<Arc<Moments>>,
 }
 
 /// An answer that is being given.
@@ -66,6 +70,8 @@ pub struct Worker<M> {
     answers: HashMap<RequestId, OpenAnswer>,
     next_job: u64,
     cancelled: Vec<RequestId>,
+    /// Answers that wait, of jobs whose moments are noted.
+    queued: Vec<(RequestId, Arc<Moments>)>,
 }
 
 impl<M: StepModel> Worker<M> {
@@ -79,6 +85,7 @@ impl<M: StepModel> Worker<M> {
             answers: HashMap::new(),
             next_job: 0,
             cancelled: Vec::new(),
+            queued: Vec::new(),
         }
     }
 
@@ -101,10 +108,12 @@ impl<M: StepModel> Worker<M> {
     }
 
     fn begin(&mut self, job: Job) {
-        let Job { requests, samples, outbox, asked, waits_until, answer_until, places } = job;
+        let Job { requests, samples, outbox, asked, waits_until, answer_until, places, moments } =
+            job;
         let key = self.next_job;
         self.next_job += 1;
-        let mut open = OpenJob { outbox, asked, waits_until, answer_until, _places: places };
+        let mut open =
+            OpenJob { outbox, asked, waits_until, answer_until, _places: places, moments };
         let mut number = 0;
         for request in requests {
             match self.engine.submit_samples(request, samples) {
@@ -112,6 +121,7 @@ impl<M: StepModel> Worker<M> {
                     for id in ids {
                         let answer = OpenAnswer { job: key, number, last_token: None, ended: None };
                         self.answers.insert(id, answer);
+                        self.queued.extend(open.moments.clone().map(|moments| (id, moments)));
                         number += 1;
                     }
                 }
@@ -151,7 +161,7 @@ impl<M: StepModel> Worker<M> {
     }
 
     fn step(&mut self) {
-        let Worker { engine, board, open, answers, .. } = self;
+        let Worker { engine, board, open, answers, queued, .. } = self;
         let began = Instant::now();
         engine.step(|id, event| {
             let Some(answer) = answers.get_mut(&id) else { return };
@@ -159,6 +169,7 @@ impl<M: StepModel> Worker<M> {
             let (text, end) = match event {
                 Event::Token { token, text, logprobs } => {
                     let now = Instant::now();
+                    job.moments.iter().for_each(|moments| moments.token(now));
                     match answer.last_token.replace(now) {
                         None => board.first_token(now - job.asked),
                         Some(last) => board.next_token(now - last),
@@ -182,9 +193,17 @@ impl<M: StepModel> Worker<M> {
             };
             job.outbox.end(answer.number, text, end);
             if job.outbox.is_closed() {
+                job.moments.iter().for_each(|moments| moments.end(Instant::now()));
                 open.remove(&answer.job);
             }
             answers.remove(&id);
+        });
+        queued.retain(|(id, moments)| {
+            let waits = engine.waits(*id);
+            if !waits && answers.contains_key(id) {
+                moments.start(began);
+            }
+            waits
         });
         board.step(engine, began);
     }

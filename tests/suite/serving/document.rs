@@ -28,6 +28,8 @@ pub struct Operation {
     pub examples: Vec<Value>,
     /// Whether it is answered without a key.
     pub is_open: bool,
+    /// Whether it is ever answered, and not always refused.
+    pub is_answered: bool,
 }
 
 impl Document {
@@ -78,6 +80,7 @@ impl Document {
                     method: method.to_uppercase(),
                     examples: examples.map(|(_, example)| example["value"].clone()).collect(),
                     is_open: item["security"].as_array().is_some_and(Vec::is_empty),
+                    is_answered: !item["responses"]["200"].is_null(),
                 });
             }
         }

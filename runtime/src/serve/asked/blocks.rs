@@ -7,13 +7,16 @@ use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::choice::{Called, ReadTool, ToolChoice, Tools};
+use super::constraints::FlatFormat;
 use super::lists::AtMost;
 use super::messages::{Content, check_arguments, no_tools};
-use super::tools::{ToolList, Tools, check_name, definition};
+use super::tools::{ToolList, check_name, definition};
 use super::unsupported;
 use crate::serve::failure::Failure;
 use crate::serve::limits::{CALLS, MESSAGES, STOP_BYTES, STOPS};
 use crate::template::{ChatMessage, ChatTemplate, ToolCall};
+use crate::{Grammar, Model};
 
 /// Fields of a request besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -26,6 +29,9 @@ pub struct AnthropicFields {
     tools: Option<ToolList>,
     tool_choice: Option<ChoiceFields>,
     thinking: Option<Typed>,
+    output_config: Option<OutputFields>,
+    /// The same by its older name.
+    output_format: Option<Box<RawValue>>,
     mcp_servers: Option<Vec<IgnoredAny>>,
     container: Option<IgnoredAny>,
 }
@@ -34,7 +40,13 @@ pub struct AnthropicFields {
 struct ChoiceFields {
     #[serde(rename = "type")]
     kind: String,
+    name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputFields {
+    format: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,29 +160,42 @@ impl AnthropicFields {
         Ok(messages)
     }
 
-    /// The tools that the template shows.
+    /// What the answer's text keeps to, if anything; `given` is what other fields say.
+    pub fn constrain(
+        &self,
+        model: &Model,
+        given: Option<Grammar>,
+    ) -> Result<Option<Grammar>, Failure> {
+        let newer = self.output_config.as_ref().and_then(|output| output.format.as_deref());
+        let given = FlatFormat::constrain("output_config.format", newer, model, given)?;
+        FlatFormat::constrain("output_format", self.output_format.as_deref(), model, given)
+    }
+
+    /// The tools, and what an answer does with them.
     pub fn tools(&self, template: &ChatTemplate) -> Result<Tools, Failure> {
         let given = self.tools.as_ref().map_or(&[][..], |list| &list.entries);
         if !given.is_empty() && !template.uses_tools() {
             return Err(no_tools("tools"));
         }
-        let definitions: Result<Vec<String>, Failure> =
+        let tools: Result<Vec<ReadTool>, Failure> =
             given.iter().enumerate().map(|(number, tool)| read_tool(number, tool)).collect();
-        let definitions = definitions?;
+        let tools = tools?;
         let choice = self.tool_choice.as_ref();
-        let is_shown = match choice.map(|choice| choice.kind.as_str()) {
-            None | Some("auto") => true,
-            Some("none") => false,
-            Some(kind) => {
-                let message = format!(
-                    "tool_choice of type {kind:?} is not supported by this server, which does not \
-                     force calls; it may be none or auto"
-                );
-                return Err(Failure::field("tool_choice", message).coded("unsupported"));
+        let what = match choice.map(|choice| (choice.kind.as_str(), &choice.name)) {
+            None | Some(("auto", _)) => Called::Any,
+            Some(("none", _)) => Called::None,
+            Some(("any", _)) => Called::Some,
+            Some(("tool", Some(name))) => Called::Named(name.clone()),
+            Some(("tool", None)) => {
+                return Err(Failure::field("tool_choice.name", "the choice names no tool"));
+            }
+            Some((kind, _)) => {
+                let message = format!("{kind:?} is no choice; it may be auto, any, tool or none");
+                return Err(Failure::field("tool_choice.type", message));
             }
         };
         let one_call = choice.is_some_and(|choice| choice.disable_parallel_tool_use == Some(true));
-        Ok(Tools { definitions: if is_shown { definitions } else { Vec::new() }, one_call })
+        ToolChoice { what, allowed: None }.apply(tools, one_call)
     }
 }
 
@@ -243,7 +268,7 @@ fn read_message(
 }
 
 /// A tool as completions have it, which is how templates know them.
-fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
+fn read_tool(number: usize, tool: &RawValue) -> Result<ReadTool, Failure> {
     let place = format!("tools[{number}]");
     let fields: ToolFields = serde_json::from_str(tool.get())
         .map_err(|error| Failure::field(&*place, format!("this is no tool: {error}")))?;
@@ -251,7 +276,9 @@ fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
         let message = format!("tools of type {kind:?} are not supported: the client's own only");
         return Err(Failure::field(format!("{place}.type"), message).coded("unsupported"));
     }
-    check_name(&format!("{place}.name"), fields.name.as_deref())?;
-    let name = fields.name.unwrap_or_default();
-    Ok(definition(&name, fields.description, fields.input_schema))
+    let name = check_name(&format!("{place}.name"), fields.name)?;
+    let definition = definition(&name, fields.description, fields.input_schema);
+    let (parameters, field) =
+        (fields.input_schema.map(RawValue::to_owned), format!("{place}.input_schema"));
+    Ok(ReadTool { name, definition, parameters, field })
 }

@@ -1,4 +1,5 @@
-//! Fields that hold an answer to a form: OpenAI's `response_format`, and those of vLLM.
+//! Fields that hold an answer to a form: OpenAI's `response_format` and `text.format`, Anthropic's
+//! `output_config.format`, and those of vLLM.
 //!
 //! One of them at most. Schemas stay the text that they came as until their length is known: read, the
 //! smallest of JSON takes forty times as much memory.
@@ -43,6 +44,14 @@ pub struct StructuredOutputs {
     disable_additional_properties: Option<bool>,
 }
 
+/// What OpenAI's responses and Anthropic's messages have: the schema stands beside the type.
+#[derive(Debug, Deserialize)]
+pub struct FlatFormat {
+    #[serde(rename = "type")]
+    name: String,
+    schema: Option<Box<RawValue>>,
+}
+
 /// All of these fields.
 #[derive(Clone, Copy, Debug)]
 pub struct ConstraintFields<'f> {
@@ -67,11 +76,7 @@ impl ConstraintFields<'_> {
             let message = format!("an answer keeps to one form, and {field} gives another one");
             return Err(Failure::field(other, message));
         }
-        match model.grammar(&constraint) {
-            Ok(grammar) => Ok(Some(grammar)),
-            Err(RuntimeError::Constraint(error)) => Err(refused(field, &error)),
-            Err(error) => Err(error.into()),
-        }
+        grammar(model, field, &constraint).map(Some)
     }
 
     /// All that is asked for, each with the field that says so.
@@ -121,6 +126,48 @@ impl ResponseFormat {
                     "the type is {other:?}, but it must be text, json_object or json_schema"
                 );
                 Err(Failure::field("response_format.type", message))
+            }
+        }
+    }
+}
+
+impl FlatFormat {
+    /// What an answer is to keep to by the field `place`, or by what other fields have `given`: one of them
+    /// at most.
+    pub fn constrain(
+        place: &str,
+        format: Option<&RawValue>,
+        model: &Model,
+        given: Option<Grammar>,
+    ) -> Result<Option<Grammar>, Failure> {
+        let Some(format) = format else { return Ok(given) };
+        let format: Option<FlatFormat> = serde_json::from_str(format.get())
+            .map_err(|error| Failure::field(place, format!("this is no form: {error}")))?;
+        let Some(format) = format else { return Ok(given) };
+        let Some((field, constraint)) = format.constraint(place)? else { return Ok(given) };
+        if given.is_some() {
+            let message = "an answer keeps to one form, and another field gives another one";
+            return Err(Failure::field(place, message));
+        }
+        grammar(model, &field, &constraint).map(Some)
+    }
+
+    fn constraint(&self, place: &str) -> Result<Option<(String, Constraint)>, Failure> {
+        let field = format!("{place}.schema");
+        match (self.name.as_str(), &self.schema) {
+            ("json_schema", Some(schema)) => {
+                let constraint = schema_of(&field, schema)?;
+                Ok(Some((field, constraint)))
+            }
+            ("json_schema", None) => Err(Failure::field(field, "there is no schema")),
+            (_, Some(_)) => Err(Failure::field(field, "schema belongs to the type json_schema")),
+            ("text", None) => Ok(None),
+            ("json_object", None) => Ok(Some((place.to_owned(), Constraint::JsonObject))),
+            (other, None) => {
+                let message = format!(
+                    "the type is {other:?}, but it must be text, json_object or json_schema"
+                );
+                Err(Failure::field(format!("{place}.type"), message))
             }
         }
     }
@@ -189,8 +236,17 @@ fn schema_of(field: &str, schema: &RawValue) -> Result<Constraint, Failure> {
     Ok(Constraint::JsonSchema(value))
 }
 
+/// The grammar that a field asks for.
+fn grammar(model: &Model, field: &str, constraint: &Constraint) -> Result<Grammar, Failure> {
+    match model.grammar(constraint) {
+        Ok(grammar) => Ok(grammar),
+        Err(RuntimeError::Constraint(error)) => Err(refused(field, &error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The field whose constraint no answer can be held to.
-fn refused(field: &str, error: &ConstraintError) -> Failure {
+pub(super) fn refused(field: &str, error: &ConstraintError) -> Failure {
     match error {
         ConstraintError::Busy => Failure {
             param: Some(field.to_owned()),

@@ -5,14 +5,18 @@ use std::fmt::Formatter;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
+use super::choice::{ReadTool, ToolChoice, Tools};
+use super::constraints::FlatFormat;
 use super::lists::AtMost;
 use super::messages::{Content, check_arguments, no_tools};
-use super::tools::{ToolList, Tools, check_name, choose};
+use super::tools::{ToolList, check_name};
 use super::unsupported;
 use crate::serve::failure::Failure;
 use crate::serve::limits::{CALLS, MESSAGES};
 use crate::template::{ChatMessage, ChatTemplate, ToolCall};
+use crate::{Grammar, Model};
 
 /// Fields of a request besides those of every generation.
 #[derive(Debug, Default, Deserialize)]
@@ -44,13 +48,7 @@ struct ReasoningFields {
 
 #[derive(Debug, Deserialize)]
 struct TextFields {
-    format: Option<Typed>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Typed {
-    #[serde(rename = "type")]
-    kind: String,
+    format: Option<Box<RawValue>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +105,6 @@ impl<'de> Deserialize<'de> for Input {
 impl ResponsesFields {
     /// Refuses what cannot be done.
     pub fn refuse_unsupported(&self) -> Result<(), Failure> {
-        let is_constrained = self.text.as_ref().and_then(|text| text.format.as_ref());
         let refused = [
             // Nothing is kept, which is what a client may not rely on if it asks for it.
             ("store", self.store == Some(true)),
@@ -117,7 +114,6 @@ impl ResponsesFields {
             ("prompt", self.prompt.is_some()),
             ("include", self.include.as_ref().is_some_and(|list| !list.is_empty())),
             ("truncation", self.truncation.as_deref().is_some_and(|how| how != "disabled")),
-            ("text.format", is_constrained.is_some_and(|format| format.kind != "text")),
         ];
         match refused.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(unsupported(field)),
@@ -156,26 +152,53 @@ impl ResponsesFields {
     }
 
     /// The tools as they were sent.
-    pub fn shown_tools(&self) -> Vec<serde_json::Value> {
+    pub fn shown_tools(&self) -> Vec<Value> {
         let given = self.tools.as_ref().map_or(&[][..], |list| &list.entries);
         given.iter().filter_map(|tool| serde_json::from_str(tool.get()).ok()).collect()
     }
 
-    /// The tools that the template shows.
+    /// What is to be called, as it was sent.
+    pub fn shown_choice(&self) -> Value {
+        shown(self.tool_choice.as_deref()).unwrap_or_else(|| json!("auto"))
+    }
+
+    /// The form of the answer, as it was sent.
+    pub fn shown_format(&self) -> Value {
+        shown(self.format()).unwrap_or_else(|| json!({"type": "text"}))
+    }
+
+    /// What the answer's text keeps to, if anything; `given` is what other fields say.
+    pub fn constrain(
+        &self,
+        model: &Model,
+        given: Option<Grammar>,
+    ) -> Result<Option<Grammar>, Failure> {
+        FlatFormat::constrain("text.format", self.format(), model, given)
+    }
+
+    fn format(&self) -> Option<&RawValue> {
+        self.text.as_ref().and_then(|text| text.format.as_deref())
+    }
+
+    /// The tools, and what an answer does with them.
     pub fn tools(&self, template: &ChatTemplate) -> Result<Tools, Failure> {
         let given = self.tools.as_ref().map_or(&[][..], |list| &list.entries);
         if !given.is_empty() && !template.uses_tools() {
             return Err(no_tools("tools"));
         }
-        let definitions: Result<Vec<String>, Failure> =
+        let tools: Result<Vec<ReadTool>, Failure> =
             given.iter().enumerate().map(|(number, tool)| read_tool(number, tool)).collect();
-        let definitions = definitions?;
-        let is_shown = choose(self.tool_choice.as_deref())?;
-        Ok(Tools {
-            definitions: if is_shown { definitions } else { Vec::new() },
-            one_call: self.parallel_tool_calls == Some(false),
-        })
+        let tools = tools?;
+        let choice = ToolChoice::read(self.tool_choice.as_deref())?;
+        choice.apply(tools, self.parallel_tool_calls == Some(false))
     }
+}
+
+/// A field as it was sent; nothing if it says nothing.
+fn shown(field: Option<&RawValue>) -> Option<Value> {
+    field
+        .and_then(|field| serde_json::from_str(field.get()).ok())
+        .filter(|value| *value != Value::Null)
 }
 
 fn read_item(
@@ -256,7 +279,7 @@ fn read_item(
 }
 
 /// A tool as completions have it, which is how templates know them.
-fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
+fn read_tool(number: usize, tool: &RawValue) -> Result<ReadTool, Failure> {
     let place = format!("tools[{number}]");
     let flat: FlatTool = serde_json::from_str(tool.get())
         .map_err(|error| Failure::field(&*place, format!("this is no tool: {error}")))?;
@@ -264,7 +287,9 @@ fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
         let message = format!("tools of type {:?} are not supported: functions only", flat.kind);
         return Err(Failure::field(format!("{place}.type"), message).coded("unsupported"));
     }
-    check_name(&format!("{place}.name"), flat.name.as_deref())?;
-    let name = flat.name.unwrap_or_default();
-    Ok(super::tools::definition(&name, flat.description, flat.parameters))
+    let name = check_name(&format!("{place}.name"), flat.name)?;
+    let definition = super::tools::definition(&name, flat.description, flat.parameters);
+    let (parameters, field) =
+        (flat.parameters.map(RawValue::to_owned), format!("{place}.parameters"));
+    Ok(ReadTool { name, definition, parameters, field })
 }

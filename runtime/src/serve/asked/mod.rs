@@ -4,6 +4,7 @@
 //! as clients send many; known ones that cannot be done are refused by name, and never ignored.
 
 mod blocks;
+mod choice;
 mod constraints;
 mod items;
 mod lists;
@@ -17,12 +18,13 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 pub use blocks::AnthropicFields;
+pub use choice::Tools;
 use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
 pub use items::ResponsesFields;
 pub use lists::Prompts;
 use lists::{Biases, Choices, Stops};
 pub use messages::{MessageList, read_messages};
-pub use tools::{ToolFieldsOfRequest, Tools, Variables, check_size, read_variables};
+pub use tools::{ToolFieldsOfRequest, Variables, check_size, read_variables};
 
 use super::failure::Failure;
 use super::limits::{SAMPLES, STOP_BYTES};

@@ -151,8 +151,36 @@ fn tools_are_checked_and_their_choice() {
     assert!(one.unwrap().one_call);
     let many = format!("{{\"tools\": [{}{tool}]}}", format!("{tool},").repeat(128));
     let wrong = [
-        (with(", \"tool_choice\": \"required\""), "tool_choice"),
-        (with(", \"tool_choice\": {\"function\": {\"name\": \"f\"}}"), "tool_choice"),
+        (with(", \"tool_choice\": \"perhaps\""), "tool_choice"),
+        (with(", \"tool_choice\": 3"), "tool_choice"),
+        (with(", \"tool_choice\": {\"function\": {\"name\": \"f\"}}"), "tool_choice.type"),
+        (
+            with(r#", "tool_choice": {"type": "function", "function": {"name": "g"}}"#),
+            "tool_choice",
+        ),
+        (with(r#", "tool_choice": {"type": "function"}"#), "tool_choice"),
+        (with(r#", "tool_choice": {"type": "allowed_tools", "mode": "auto"}"#), "tool_choice"),
+        (r#"{"tool_choice": "required"}"#.to_owned(), "tool_choice"),
+        (
+            r#"{"tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}],
+                "tool_choice": "required"}"#
+                .to_owned(),
+            "tools[0].function.parameters",
+        ),
+        (
+            r#"{"tools": [{"function": {"name": "f", "parameters": true}}],
+                "tool_choice": "required"}"#
+                .to_owned(),
+            "tools[0].function.parameters",
+        ),
+        (
+            format!(
+                r#"{{"tools": [{{"function": {{"name": "f", "parameters": {{"a": "{}"}}}}}}],
+                    "tool_choice": "required"}}"#,
+                "a".repeat(64 << 10)
+            ),
+            "tools",
+        ),
         (r#"{"functions": []}"#.to_owned(), "functions"),
         (r#"{"tools": [{"type": "function"}]}"#.to_owned(), "tools[0].function"),
         (r#"{"tools": [{"type": "web"}]}"#.to_owned(), "tools[0].type"),
@@ -197,7 +225,6 @@ fn items_of_responses_are_messages() {
     for (json, field) in [
         (r#"{"store": true}"#, "store"),
         (r#"{"previous_response_id": "r"}"#, "previous_response_id"),
-        (r#"{"text": {"format": {"type": "json_schema"}}}"#, "text.format"),
         (r#"{"include": ["x"]}"#, "include"),
     ] {
         let failure = fields(json).unwrap().refuse_unsupported().unwrap_err();
@@ -244,4 +271,99 @@ fn blocks_of_anthropics_messages_are_messages() {
     let tools = tools.unwrap().tools(&template(WITH_TOOLS)).unwrap().definitions;
     let expected = r#"{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"b": 1}}}"#;
     assert_eq!(tools, [expected]);
+}
+
+/// What a choice makes of tools `f`, `g` and `h`: those that are shown, and those that must be called.
+type Chosen = (Vec<char>, Option<(Vec<char>, bool, bool)>);
+
+fn chosen(tools: &Tools) -> Chosen {
+    let names = |text: String| text.chars().filter(|letter| "fgh".contains(*letter)).collect();
+    let shown = |definition: &String| {
+        let value: serde_json::Value = serde_json::from_str(definition).unwrap();
+        value["function"]["name"].as_str().unwrap().to_owned()
+    };
+    let forced = tools
+        .forced
+        .as_ref()
+        .map(|forced| (names(forced.names().concat()), forced.is_one, forced.is_named));
+    (names(tools.definitions.iter().map(shown).collect()), forced)
+}
+
+#[test]
+fn a_choice_shows_tools_and_forces_calls() {
+    let all = vec!['f', 'g', 'h'];
+    let some = |names: &[char], is_one, is_named| Some((names.to_vec(), is_one, is_named));
+    let completions: [(&str, Chosen); 6] = [
+        ("null", (all.clone(), None)),
+        ("\"none\"", (vec![], None)),
+        ("\"required\"", (all.clone(), some(&all, false, false))),
+        (
+            r#"{"type": "function", "function": {"name": "g"}}"#,
+            (all.clone(), some(&['g'], true, true)),
+        ),
+        (
+            r#"{"type": "allowed_tools", "allowed_tools": {"mode": "auto",
+                "tools": [{"type": "function", "function": {"name": "h"}}]}}"#,
+            (vec!['h'], None),
+        ),
+        (
+            r#"{"type": "allowed_tools", "allowed_tools": {"mode": "required",
+                "tools": [{"type": "function", "function": {"name": "h"}},
+                          {"type": "function", "function": {"name": "f"}}]}}"#,
+            (vec!['f', 'h'], some(&['f', 'h'], false, false)),
+        ),
+    ];
+    let of = |names: [&str; 3], tool: &dyn Fn(&str) -> String| names.map(tool).join(",");
+    let names = ["f", "g", "h"];
+    let tools = of(names, &|name| format!("{{\"function\": {{\"name\": \"{name}\"}}}}"));
+    for (choice, expected) in completions {
+        let json = format!("{{\"tools\": [{tools}], \"tool_choice\": {choice}}}");
+        let fields: ToolFieldsOfRequest = parse(json.as_bytes(), 64).unwrap();
+        assert_eq!(chosen(&fields.resolve(&template(WITH_TOOLS)).unwrap()), expected, "{choice}");
+    }
+    let one = format!(
+        "{{\"tools\": [{tools}], \"tool_choice\": \"required\", \"parallel_tool_calls\": false}}"
+    );
+    let fields: ToolFieldsOfRequest = parse(one.as_bytes(), 64).unwrap();
+    let one = fields.resolve(&template(WITH_TOOLS)).unwrap();
+    assert_eq!(chosen(&one), (all.clone(), some(&all, true, false)));
+    let responses: [(&str, Chosen); 3] = [
+        ("\"required\"", (all.clone(), some(&all, false, false))),
+        (r#"{"type": "function", "name": "g"}"#, (all.clone(), some(&['g'], true, true))),
+        (
+            r#"{"type": "allowed_tools", "mode": "required",
+                "tools": [{"type": "function", "name": "h"}]}"#,
+            (vec!['h'], some(&['h'], false, false)),
+        ),
+    ];
+    let tools = of(names, &|name| format!("{{\"type\": \"function\", \"name\": \"{name}\"}}"));
+    for (choice, expected) in responses {
+        let json = format!("{{\"tools\": [{tools}], \"tool_choice\": {choice}}}");
+        let fields: ResponsesFields = parse(json.as_bytes(), 64).unwrap();
+        assert_eq!(chosen(&fields.tools(&template(WITH_TOOLS)).unwrap()), expected, "{choice}");
+    }
+    let messages: [(&str, Chosen); 5] = [
+        (r#"{"type": "auto"}"#, (all.clone(), None)),
+        (r#"{"type": "none"}"#, (vec![], None)),
+        (r#"{"type": "any"}"#, (all.clone(), some(&all, false, false))),
+        (
+            r#"{"type": "any", "disable_parallel_tool_use": true}"#,
+            (all.clone(), some(&all, true, false)),
+        ),
+        (r#"{"type": "tool", "name": "g"}"#, (all.clone(), some(&['g'], true, true))),
+    ];
+    let tools = of(names, &|name| format!("{{\"name\": \"{name}\"}}"));
+    for (choice, expected) in messages {
+        let json = format!("{{\"messages\": [], \"tools\": [{tools}], \"tool_choice\": {choice}}}");
+        let fields: AnthropicFields = parse(json.as_bytes(), 64).unwrap();
+        assert_eq!(chosen(&fields.tools(&template(WITH_TOOLS)).unwrap()), expected, "{choice}");
+    }
+    for (choice, field) in
+        [(r#"{"type": "tool"}"#, "tool_choice.name"), (r#"{"type": "some"}"#, "tool_choice.type")]
+    {
+        let json = format!("{{\"messages\": [], \"tools\": [{tools}], \"tool_choice\": {choice}}}");
+        let fields: AnthropicFields = parse(json.as_bytes(), 64).unwrap();
+        let failure = fields.tools(&template(WITH_TOOLS)).unwrap_err();
+        assert_eq!(failure.param.as_deref(), Some(field));
+    }
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use super::choice::{ReadTool, ToolChoice, Tools};
 use super::lists::AtMost;
 use super::messages::no_tools;
 use super::unsupported;
@@ -30,6 +31,7 @@ struct ToolFields {
 #[derive(Debug, Deserialize)]
 struct FunctionFields {
     name: Option<String>,
+    parameters: Option<Box<RawValue>>,
 }
 
 /// What a request says about tools.
@@ -42,17 +44,8 @@ pub struct ToolFieldsOfRequest {
     function_call: Option<IgnoredAny>,
 }
 
-/// Tools of a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tools {
-    /// Each an object as OpenAI's API has it; none where none may be called.
-    pub definitions: Vec<String>,
-    /// Whether only the first call of an answer counts.
-    pub one_call: bool,
-}
-
 impl ToolFieldsOfRequest {
-    /// The tools that the template shows.
+    /// The tools, and what an answer does with them.
     pub fn resolve(&self, template: &ChatTemplate) -> Result<Tools, Failure> {
         let older = [
             ("functions", self.functions.is_some()),
@@ -65,33 +58,15 @@ impl ToolFieldsOfRequest {
         if !given.is_empty() && !template.uses_tools() {
             return Err(no_tools("tools"));
         }
-        let definitions: Result<Vec<String>, Failure> =
+        let tools: Result<Vec<ReadTool>, Failure> =
             given.iter().enumerate().map(|(number, tool)| read_tool(number, tool)).collect();
-        let definitions = definitions?;
-        let one_call = self.parallel_tool_calls == Some(false);
-        let is_shown = choose(self.tool_choice.as_deref())?;
-        Ok(Tools { definitions: if is_shown { definitions } else { Vec::new() }, one_call })
+        let tools = tools?;
+        let choice = ToolChoice::read(self.tool_choice.as_deref())?;
+        choice.apply(tools, self.parallel_tool_calls == Some(false))
     }
 }
 
-/// Whether tools are shown to the model.
-pub(super) fn choose(choice: Option<&RawValue>) -> Result<bool, Failure> {
-    let unsupported = |what: &str| {
-        let message = format!(
-            "tool_choice {what} is not supported by this server, which does not force calls; it may be \
-             none or auto"
-        );
-        Err(Failure::field("tool_choice", message).coded("unsupported"))
-    };
-    match choice.map(RawValue::get) {
-        None | Some("null" | "\"auto\"") => Ok(true),
-        Some("\"none\"") => Ok(false),
-        Some(name) if name.starts_with('"') && name.len() < 32 => unsupported(name),
-        Some(_) => unsupported("with certain tools"),
-    }
-}
-
-fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
+fn read_tool(number: usize, tool: &RawValue) -> Result<ReadTool, Failure> {
     let place = format!("tools[{number}]");
     let fields: ToolFields = serde_json::from_str(tool.get())
         .map_err(|error| Failure::field(&*place, format!("this is no tool: {error}")))?;
@@ -105,16 +80,20 @@ fn read_tool(number: usize, tool: &RawValue) -> Result<String, Failure> {
     let Some(function) = fields.function else {
         return Err(Failure::field(format!("{place}.function"), "the tool has no function"));
     };
-    check_name(&format!("{place}.function.name"), function.name.as_deref())?;
-    Ok(tool.get().to_owned())
+    Ok(ReadTool {
+        name: check_name(&format!("{place}.function.name"), function.name)?,
+        definition: tool.get().to_owned(),
+        parameters: function.parameters,
+        field: format!("{place}.function.parameters"),
+    })
 }
 
 /// Refuses names that OpenAI's API refuses.
-pub(super) fn check_name(place: &str, name: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_name(place: &str, name: Option<String>) -> Result<String, Failure> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     match name {
         Some(name) if !name.is_empty() && name.len() <= TOOL_NAME && name.bytes().all(is_plain) => {
-            Ok(())
+            Ok(name)
         }
         _ => {
             let message = format!(

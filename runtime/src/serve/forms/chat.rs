@@ -13,6 +13,9 @@ pub struct ChatForm {
     letterhead: Letterhead,
     logprobs: Option<TokenTexts>,
     include_usage: bool,
+    /// Whether the request has named the function that is called: clients are told of a call that they do
+    /// not know of yet, as OpenAI's API does.
+    is_named: bool,
     /// Calls that each answer has made.
     calls: Vec<usize>,
 }
@@ -24,8 +27,9 @@ impl ChatForm {
         answers: usize,
         logprobs: Option<TokenTexts>,
         include_usage: bool,
+        is_named: bool,
     ) -> ChatForm {
-        ChatForm { letterhead, logprobs, include_usage, calls: vec![0; answers] }
+        ChatForm { letterhead, logprobs, include_usage, is_named, calls: vec![0; answers] }
     }
 
     fn base(&self, object: &str, choices: Vec<Value>) -> Value {
@@ -37,6 +41,13 @@ impl ChatForm {
         let choice =
             json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
         self.base("chat.completion.chunk", vec![choice])
+    }
+
+    fn finish_name(&self, ending: &Ending) -> &'static str {
+        match self.is_named {
+            true => ending.reason.name(),
+            false => finish_name(ending),
+        }
     }
 
     fn choice(&self, index: usize, answer: &WholeAnswer) -> Value {
@@ -71,7 +82,7 @@ impl ChatForm {
             "index": index,
             "message": message,
             "logprobs": self.logprobs.as_ref().map(|texts| texts.chat(&answer.tokens)),
-            "finish_reason": answer.ending.as_ref().map(finish_name),
+            "finish_reason": answer.ending.as_ref().map(|ending| self.finish_name(ending)),
         })
     }
 }
@@ -126,7 +137,7 @@ impl Form for ChatForm {
     }
 
     fn end(&mut self, index: usize, ending: &Ending, out: &mut Events) {
-        out.push(&self.piece(index, json!({}), Value::Null, Some(finish_name(ending))));
+        out.push(&self.piece(index, json!({}), Value::Null, Some(self.finish_name(ending))));
     }
 
     fn close(&mut self, counts: &Counts, out: &mut Events) {

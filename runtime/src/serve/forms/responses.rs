@@ -25,6 +25,10 @@ pub struct ResponseFields {
     pub top_p: f32,
     /// Tools as they were sent.
     pub tools: Vec<Value>,
+    /// What was to be called, as it was sent.
+    pub tool_choice: Value,
+    /// The form of the answer, as it was sent.
+    pub text_format: Value,
     /// Whether an answer may call several.
     pub parallel_tool_calls: bool,
 }
@@ -81,8 +85,8 @@ impl ResponsesForm {
             "previous_response_id": null,
             "store": false,
             "temperature": fields.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
+            "text": {"format": fields.text_format},
+            "tool_choice": fields.tool_choice,
             "tools": fields.tools,
             "top_p": fields.top_p,
             "truncation": "disabled",

@@ -18,6 +18,7 @@ use crate::serve::failure::Failure;
 use crate::serve::forms::ChatForm;
 use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
+use crate::serve::traces::RequestSpan;
 
 /// Fields of a conversation besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -33,11 +34,12 @@ struct ChatFields {
 pub async fn chat(
     State(app): State<Arc<App>>,
     Extension(tenant): Extension<Tenant>,
+    Extension(span): Extension<RequestSpan>,
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, asked).await
+    serve(&app, tenant, span, asked).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
@@ -68,6 +70,7 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         generation.samples as usize,
         token_texts(app, logprobs)?,
         generation.include_usage,
+        tools.forced.as_ref().is_some_and(|forced| forced.is_named),
     );
     let (form, prompts) = (Box::new(form), vec![prompt]);
     Ok(Asked { form, field: "messages", prompts, generation, logprobs, rules })

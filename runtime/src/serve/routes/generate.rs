@@ -15,6 +15,7 @@ use crate::serve::forms::{Form, Letterhead, TokenTexts};
 use crate::serve::keys::Tenant;
 use crate::serve::limits::LOGPROBS;
 use crate::serve::reading::{NamedStops, ReadingRules};
+use crate::serve::traces::RequestSpan;
 use crate::template::{ChatMessage, Conversation};
 
 /// What is left to do once a request has been read.
@@ -108,7 +109,17 @@ pub(super) fn converse(
         one_call: tools.one_call,
         ..plain_rules(app)
     };
-    generation.request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
+    let request = &mut generation.request;
+    if let (Some(forced), Some(calls)) = (&tools.forced, notation.calls) {
+        if request.constraint.is_some() {
+            let message = "tool_choice wants a call, and another field gives the answer a form that is \
+                           none";
+            return Err(Failure::field("tool_choice", message));
+        }
+        let grammar = forced.grammar(&app.model, calls, notation.thoughts, rules.in_thoughts)?;
+        request.constraint = Some(grammar);
+    }
+    request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
     Ok((ids, rules))
 }
 
@@ -132,6 +143,7 @@ pub(super) fn named_stops(
 pub(super) async fn serve(
     app: &Arc<App>,
     tenant: Tenant,
+    span: RequestSpan,
     asked: Asked,
 ) -> Result<Response, Failure> {
     let Asked { form, field, prompts, generation, logprobs, rules } = asked;
@@ -142,8 +154,10 @@ pub(super) async fn serve(
     let with_prompt = |prompt| Request { prompt, logprobs, owner, priority, ..request.clone() };
     let requests: Vec<Request> = prompts.into_iter().map(with_prompt).collect();
     let answers = requests.len() * samples as usize;
-    let inbox = app.ask(requests, samples).map_err(|failure| renamed(failure, field))?;
-    let answers = Answers::new(inbox, form, &rules, answers, samples as usize);
+    span.ask(if field == "prompt" { "text_completion" } else { "chat" }, answers, &request);
+    let inbox = app.ask(requests, samples, span.moments());
+    let inbox = inbox.map_err(|failure| renamed(failure, field))?;
+    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span);
     match streams {
         true => Ok(answers.stream(app.limits.keep_alive)),
         false => answers.whole().await,

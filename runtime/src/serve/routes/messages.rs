@@ -13,16 +13,18 @@ use crate::serve::failure::Failure;
 use crate::serve::forms::MessagesForm;
 use crate::serve::json::{self, RequestBody, response};
 use crate::serve::keys::Tenant;
+use crate::serve::traces::RequestSpan;
 
 /// Answers a conversation.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(tenant): Extension<Tenant>,
+    Extension(span): Extension<RequestSpan>,
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, asked).await
+    serve(&app, tenant, span, asked).await
 }
 
 /// Writes failures as this interface has them, wherever they come from.
@@ -54,6 +56,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         return Err(unsupported("n"));
     }
     generation.request.stop = fields.stops()?;
+    let request = &mut generation.request;
+    request.constraint = fields.constrain(&app.model, request.constraint.take())?;
     let template = app.model.template()?;
     let tools = fields.tools(template)?;
     let messages = fields.messages(template)?;

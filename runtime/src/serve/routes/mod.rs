@@ -7,12 +7,14 @@
 //! | `/v1/completions` | `text` |
 //! | `/v1/responses` | `responses` |
 //! | `/v1/messages` | `messages` |
+//! | `/v1/embeddings` | `embeddings` |
 //! | `/v1/models` | `models` |
 //! | `/tokenize`, `/detokenize` | `tokens` |
 //! | `/health/live`, `/health/ready`, `/metrics`, `/status` | `health` |
 //! | `/openapi.json` | `openapi`, which describes them all: a path is added there, too |
 
 mod chat;
+mod embeddings;
 mod generate;
 mod health;
 mod messages;
@@ -36,6 +38,7 @@ use super::app::App;
 use super::browsers::{check_host, check_origin};
 use super::failure::Failure;
 use super::keys::Tenant;
+use super::traces::RequestSpan;
 
 /// Everything that a server answers.
 pub fn router(app: Arc<App>) -> Router {
@@ -52,6 +55,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(text::text))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/embeddings", post(embeddings::refuse))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
@@ -94,7 +98,7 @@ async fn authorise(State(app): State<Arc<App>>, mut request: Request, next: Next
 }
 
 /// Gives every response a name, counts and logs it. Never what it says.
-async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     const REQUEST_ID: &str = "x-request-id";
     let begin = std::time::Instant::now();
     let is_plain = |id: &&HeaderValue| {
@@ -108,6 +112,11 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     // Paths that are not ours are the clients' invention, of which there are too many to count.
     let route = path.map_or_else(|| "other".to_owned(), |path| path.as_str().to_owned());
     let method = request.method().clone();
+    // Those who watch over the server ask too often to be of interest.
+    let traces = app.traces.as_ref().filter(|_| route.starts_with("/v1/"));
+    let span = traces.map(|traces| traces.begin(request.headers(), method.as_str(), &route));
+    let span: RequestSpan = span.unwrap_or_default();
+    request.extensions_mut().insert(span.clone());
     let too_long = request.uri().to_string().len() > app.limits.url_bytes;
     let mut response = if too_long {
         let message = format!("the URL is longer than {} bytes", app.limits.url_bytes);
@@ -117,6 +126,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     };
     let status = response.status();
     app.board.answered(&route, status.as_u16());
+    span.status(status.as_u16());
     let shown = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
     let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
     tracing::info!(id = shown, %method, route, status = status.as_u16(), milliseconds, "answered");

@@ -17,12 +17,13 @@ use crate::serve::failure::Failure;
 const FRAME: &str = include_str!("openapi/document.json");
 
 /// Documents with `paths` and `components.schemas` alone.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     include_str!("openapi/generation.json"),
     include_str!("openapi/chat.json"),
     include_str!("openapi/completions.json"),
     include_str!("openapi/responses.json"),
     include_str!("openapi/messages.json"),
+    include_str!("openapi/embeddings.json"),
     include_str!("openapi/models.json"),
     include_str!("openapi/tokens.json"),
     include_str!("openapi/health.json"),

@@ -13,16 +13,18 @@ use crate::serve::failure::Failure;
 use crate::serve::forms::{ResponseFields, ResponsesForm};
 use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
+use crate::serve::traces::RequestSpan;
 
 /// Answers an input.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(tenant): Extension<Tenant>,
+    Extension(span): Extension<RequestSpan>,
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, asked).await
+    serve(&app, tenant, span, asked).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
@@ -38,6 +40,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
         return Err(Failure::field("max_output_tokens", "at least one token must be allowed"));
     }
     generation.request.max_tokens = fields.max_output_tokens;
+    let request = &mut generation.request;
+    request.constraint = fields.constrain(&app.model, request.constraint.take())?;
     let template = app.model.template()?;
     let tools = fields.tools(template)?;
     let in_input = |failure| renamed(failure, "input");
@@ -53,6 +57,8 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
             tools: fields.shown_tools(),
+            tool_choice: fields.shown_choice(),
+            text_format: fields.shown_format(),
             parallel_tool_calls: fields.parallel_tool_calls.unwrap_or(true),
         },
     );

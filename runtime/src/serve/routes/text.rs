@@ -17,6 +17,7 @@ use crate::serve::failure::Failure;
 use crate::serve::forms::TextForm;
 use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
+use crate::serve::traces::RequestSpan;
 
 /// Fields of a text to be continued besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -34,11 +35,12 @@ struct TextFields {
 pub async fn text(
     State(app): State<Arc<App>>,
     Extension(tenant): Extension<Tenant>,
+    Extension(span): Extension<RequestSpan>,
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, asked).await
+    serve(&app, tenant, span, asked).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {

@@ -117,6 +117,7 @@ fn a_step_allocates_nothing_once_its_readers_have_read() {
         waits_until: None,
         answer_until: None,
         places,
+        moments: Some(Arc::default()),
     });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (mut allocations, mut tokens) = (0, 0);

@@ -70,7 +70,8 @@ impl<'a> Maker<'a> {
     /// For the operations of a document.
     pub fn new(document: &'a Document, seed: u64) -> Result<Maker<'a>> {
         let operations = document.operations()?;
-        let posts = operations.iter().filter(|operation| operation.method == "POST");
+        let is_post = |operation: &&Operation| operation.method == "POST" && operation.is_answered;
+        let posts = operations.iter().filter(is_post);
         let posts = posts.cloned().collect();
         Ok(Maker { document, seed, operations, posts })
     }
