@@ -97,6 +97,8 @@ pub struct Board {
     answered: Family<Answered, Counter>,
     connections: IntGauge,
     refused: Counter,
+    handshakes_failed: Counter,
+    certificate_expires: IntGauge,
     watch: Mutex<Watch>,
     slots: u32,
     rows: u32,
@@ -124,6 +126,8 @@ impl Board {
             answered: Family::default(),
             connections: IntGauge::default(),
             refused: Counter::default(),
+            handshakes_failed: Counter::default(),
+            certificate_expires: IntGauge::default(),
             watch: Mutex::new(Watch {
                 view: SlotsView {
                     slots: (0..slots).map(|slot| SlotView { slot, kept: 0, dropped: 0 }).collect(),
@@ -148,6 +152,11 @@ impl Board {
             ("weir:num_requests_waiting", "Requests that wait for a slot", &board.waiting),
             ("weir:kv_rows_kept", "Cache rows held, over all slots", &board.rows_kept),
             ("weir:connections", "Open connections", &board.connections),
+            (
+                "weir:tls_certificate_expires_seconds",
+                "When the certificate expires, in seconds since 1970; 0 without TLS",
+                &board.certificate_expires,
+            ),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
@@ -171,6 +180,11 @@ impl Board {
                 &board.rows_dropped,
             ),
             ("weir:connections_refused", "Connections refused by a limit", &board.refused),
+            (
+                "weir:tls_handshakes_failed",
+                "Connections that ended before they were secured",
+                &board.handshakes_failed,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -241,6 +255,16 @@ impl Board {
         self.refused.inc();
     }
 
+    /// A connection was not secured.
+    pub fn handshake_failed(&self) {
+        self.handshakes_failed.inc();
+    }
+
+    /// The certificate that is served from now on expires then, in seconds since 1970.
+    pub fn certificate_expires(&self, seconds: u64) {
+        self.certificate_expires.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// The engine has done a step that began then.
     pub fn step<M: StepModel>(&self, engine: &Engine<M>, began: Instant) {
         self.steps.observe(began.elapsed().as_secs_f64());
@@ -303,3 +327,6 @@ impl Board {
         Ok(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,10 +25,11 @@ mod limits;
 mod mailbox;
 mod reading;
 mod routes;
+mod tls;
 mod worker;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
+use tls::Tls;
+pub use tls::TlsFiles;
 use worker::Worker;
 
 use crate::forward::StepModel;
@@ -68,6 +71,8 @@ pub struct ServerOptions {
     pub key_file: Option<PathBuf>,
     /// An API key.
     pub key: Option<String>,
+    /// A certificate and its key, read again on `SIGHUP`; absent: without TLS.
+    pub tls: Option<TlsFiles>,
     /// Whether it may listen where others reach it, without a key.
     pub is_open: bool,
     /// Origins whose pages may ask, beside the server's own.
@@ -103,12 +108,16 @@ pub fn serve(
             options.address
         )));
     }
+    let tls = options.tls.as_ref().map(Tls::read).transpose()?.map(Arc::new);
     let residence = Residence::open();
     // Asked while the system's files can be read; the team asks again, and is told the same.
     let _: usize = cores::available_processors();
     options.runtime.threads.get_or_insert_with(cores::default_threads);
     if options.is_confined {
-        tell(Happening::Confined(Confinement::enter(options.key_file.as_deref())));
+        let tls_files = options.tls.iter().flat_map(|files| [&files.certificate, &files.key]);
+        let files: Vec<&Path> =
+            options.key_file.iter().chain(tls_files).map(AsRef::as_ref).collect();
+        tell(Happening::Confined(Confinement::enter(&files)));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,7 +125,7 @@ pub fn serve(
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
-    runtime.block_on(run(model, options, keys, listener, residence, tell))
+    runtime.block_on(run(model, options, keys, tls, listener, residence, tell))
 }
 
 /// What a server comes to.
@@ -160,6 +169,8 @@ pub fn memory_ceiling(
     let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
     let places = slots.saturating_add(options.queue.unwrap_or(2 * slots));
     let server = server.saturating_add(model.constraint_memory(slots, places)?);
+    let tls = options.tls.as_ref().map_or(0, |_| options.limits.tls_memory());
+    let server = server.saturating_add(tls);
     Ok(MemoryCeiling { server, ..engine })
 }
 
@@ -175,6 +186,7 @@ async fn run(
     model: Model,
     options: ServerOptions,
     keys: Keys,
+    tls: Option<Arc<Tls>>,
     listener: std::net::TcpListener,
     residence: Residence,
     mut tell: impl FnMut(Happening),
@@ -219,6 +231,7 @@ async fn run(
         browsers: Browsers {
             allowed: options.allowed_origins.clone(),
             known_as: is_local.then_some(address),
+            is_secure: tls.is_some(),
         },
         model,
         name,
@@ -244,12 +257,15 @@ async fn run(
         notation,
     });
     raise_file_limit(limits.connections);
-    let connections = Connections::new(limits, board);
+    if let Some(tls) = &tls {
+        board.certificate_expires(tls.expires());
+    }
+    let connections = Connections::new(limits, board, tls.clone());
     let (drain, draining) = watch::channel(false);
     let router = routes::router(Arc::clone(&app));
     let accepting = tokio::spawn(Arc::clone(&connections).accept(listener, router, draining));
     tell(Happening::Listens(options.address));
-    let outcome = until_stopped(&app, &options, signals, death).await;
+    let outcome = until_stopped(&app, &options, tls.as_deref(), signals, death).await;
     app.draining.store(true, Ordering::Relaxed);
     if outcome.is_ok() {
         tell(Happening::Drains);
@@ -295,10 +311,11 @@ impl Signals {
     }
 }
 
-/// Reads keys again when asked to, until the server is to stop, or the engine has.
+/// Reads keys and certificates again when asked to, until the server is to stop, or the engine has.
 async fn until_stopped(
     app: &App,
     options: &ServerOptions,
+    tls: Option<&Tls>,
     mut signals: Signals,
     mut death: watch::Receiver<bool>,
 ) -> Result<(), RuntimeError> {
@@ -310,14 +327,26 @@ async fn until_stopped(
             _ = death.changed() => {
                 return Err(RuntimeError::Machine("internal error: the engine has stopped".into()));
             }
-            _ = signals.reload.recv() => match read_keys(options) {
-                Ok(keys) => {
-                    *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
-                    tracing::info!("the API keys were read again");
-                }
-                // Those that were valid stay so.
-                Err(error) => tracing::error!(%error, "the API keys were not read again"),
-            },
+            _ = signals.reload.recv() => reload(app, options, tls),
         }
+    }
+}
+
+/// Reads keys and certificates again. Where that fails, those that were valid stay so.
+fn reload(app: &App, options: &ServerOptions, tls: Option<&Tls>) {
+    match read_keys(options) {
+        Ok(keys) => {
+            *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+            tracing::info!("the API keys were read again");
+        }
+        Err(error) => tracing::error!(%error, "the API keys were not read again"),
+    }
+    let Some(tls) = tls else { return };
+    match tls.reload() {
+        Ok(()) => {
+            app.board.certificate_expires(tls.expires());
+            tracing::info!("the certificate was read again");
+        }
+        Err(error) => tracing::error!(%error, "the certificate was not read again"),
     }
 }
