@@ -54,6 +54,12 @@ impl Tls {
     /// Reads the files.
     pub fn read(files: &TlsFiles) -> Result<Tls, RuntimeError> {
         machine::check_tls()?;
+        // A static program has random numbers from a file of the system's, which is opened with the first
+        // of them and kept: later, when the server is confined, it could not be.
+        let random = rustls_graviola::default_provider().secure_random;
+        random.fill(&mut [0; 32]).map_err(|_| {
+            RuntimeError::Machine("TLS needs random numbers, and this system gives none".to_owned())
+        })?;
         let current = RwLock::new(files.read(UnixTime::now())?);
         Ok(Tls { files: files.clone(), current })
     }
