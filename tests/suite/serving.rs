@@ -10,6 +10,7 @@ mod faults;
 mod odd;
 mod origins;
 mod page;
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +30,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 26] = [
+    let checks: [Check; 31] = [
         ("answers", answers),
         ("streams", streams),
         ("probabilities", probabilities),
@@ -56,6 +57,11 @@ pub fn trials() -> Vec<Trial> {
         ("replaced_keys", confined::replaced_keys),
         ("own_pages", origins::own_pages),
         ("allowed_pages", origins::allowed_pages),
+        ("tls/asked", tls::asked),
+        ("tls/openssl", tls::openssl),
+        ("tls/replaced", tls::replaced),
+        ("tls/strangers", tls::strangers),
+        ("tls/given_socket", tls::given_socket),
     ];
     let mut trials: Vec<Trial> =
         (checks.into_iter()).map(|(name, check)| trial(format!("serving/{name}"), check)).collect();
