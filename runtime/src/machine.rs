@@ -187,6 +187,35 @@ pub fn check_processor() -> Result<(), RuntimeError> {
     )))
 }
 
+/// Refuses processors that the arithmetic of TLS has no instructions for. It needs more than x86-64-v3,
+/// which [`check_processor`] asks for: some processors before 2015 lack it.
+pub fn check_tls() -> Result<(), RuntimeError> {
+    let missing = missing_for_tls();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(RuntimeError::Machine(format!(
+        "this processor cannot do TLS here: it lacks {}; serve without a certificate, behind a proxy \
+         that has it",
+        missing.join(", ")
+    )))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn missing_for_tls() -> Vec<&'static str> {
+    let features = [
+        ("ADX", std::arch::is_x86_feature_detected!("adx")),
+        ("AES", std::arch::is_x86_feature_detected!("aes")),
+        ("PCLMULQDQ", std::arch::is_x86_feature_detected!("pclmulqdq")),
+    ];
+    features.into_iter().filter(|(_, present)| !present).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn missing_for_tls() -> Vec<&'static str> {
+    vec!["x86-64"]
+}
+
 /// The level that is asked for, or else the highest that the model has and that is made for the
 /// processor.
 pub fn choose_level(

@@ -98,7 +98,8 @@ impl Server {
             let Ok(line) = lines.recv_timeout(PATIENCE) else {
                 bail!("the server did not listen; it said {:?}", server.said());
             };
-            if let Some(address) = line.strip_prefix("listening at http://") {
+            let address = line.strip_prefix("listening at http");
+            if let Some((_, address)) = address.and_then(|address| address.split_once("://")) {
                 break address.parse().with_context(|| line.clone())?;
             }
         };
@@ -253,7 +254,7 @@ pub fn begin(
 }
 
 /// Reads a response to its end: as many bytes as it says it has, or until the connection is closed.
-pub fn read_response(stream: &mut TcpStream) -> Result<Response> {
+pub fn read_response(stream: &mut impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
     let mut piece = [0; 16 << 10];
     loop {

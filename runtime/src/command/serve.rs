@@ -11,13 +11,15 @@ use sd_notify::NotifyState;
 use super::numbers::whole;
 use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use super::say;
-use crate::serve::{AllowedOrigin, Happening, Limits, ServerOptions, memory_ceiling, serve};
+use crate::serve::{
+    AllowedOrigin, Happening, Limits, ServerOptions, TlsFiles, memory_ceiling, serve,
+};
 use crate::{Model, RuntimeError};
 
 /// What the help says at its end.
 const NOTES: &str = "\
 The page to talk to the model is at /, the API at /v1 (OpenAI's: chat/completions, completions, models), \
-metrics at /metrics. SIGTERM and Ctrl-C let answers finish (--drain), SIGHUP reads the keys again.";
+metrics at /metrics. SIGTERM and Ctrl-C let answers finish (--drain), SIGHUP reads keys and certificates again.";
 
 /// Most seconds that can be asked for: a year.
 const MAX_SECONDS: u64 = 366 * 86_400;
@@ -45,6 +47,12 @@ pub struct Serve {
     /// An API key
     #[arg(long, value_name = "KEY", env = "WEIR_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+    /// File of the server's certificate and those behind it, in PEM, for HTTPS; read again on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+    /// File of the certificate's private key, in PEM; read again on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
     /// Listen where others reach the server although there is no API key
     #[arg(long)]
     pub allow_anyone: bool,
@@ -111,6 +119,7 @@ impl Serve {
             name: self.model_name.clone(),
             key_file: self.api_key_file.clone(),
             key: self.api_key.clone(),
+            tls: self.tls_files(),
             is_open: self.allow_anyone,
             allowed_origins: self.allow_origin.clone(),
             queue: self.queue,
@@ -125,12 +134,13 @@ impl Serve {
             },
             is_confined: true,
         };
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         self.write_logs();
         say(format_args!("{}", memory_ceiling(&model, &options)?));
         serve(model, options, |happening| match happening {
             Happening::Confined(confinement) => say(format_args!("{confinement}")),
             Happening::Listens(address) => {
-                say(format_args!("listening at http://{address}"));
+                say(format_args!("listening at {scheme}://{address}"));
                 notify(NotifyState::Ready);
             }
             Happening::Drains => {
@@ -138,6 +148,11 @@ impl Serve {
                 notify(NotifyState::Stopping);
             }
         })
+    }
+
+    fn tls_files(&self) -> Option<TlsFiles> {
+        let files = self.tls_certificate.clone().zip(self.tls_key.clone());
+        files.map(|(certificate, key)| TlsFiles { certificate, key })
     }
 
     fn write_logs(&self) {

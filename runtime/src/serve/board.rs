@@ -98,6 +98,8 @@ pub struct Board {
     connections: IntGauge,
     refused: Counter,
     traces_dropped: Counter,
+    handshakes_failed: Counter,
+    certificate_expires: IntGauge,
     watch: Mutex<Watch>,
     slots: u32,
     rows: u32,
@@ -126,6 +128,8 @@ impl Board {
             connections: IntGauge::default(),
             refused: Counter::default(),
             traces_dropped: Counter::default(),
+            handshakes_failed: Counter::default(),
+            certificate_expires: IntGauge::default(),
             watch: Mutex::new(Watch {
                 view: SlotsView {
                     slots: (0..slots).map(|slot| SlotView { slot, kept: 0, dropped: 0 }).collect(),
@@ -150,6 +154,11 @@ impl Board {
             ("weir:num_requests_waiting", "Requests that wait for a slot", &board.waiting),
             ("weir:kv_rows_kept", "Cache rows held, over all slots", &board.rows_kept),
             ("weir:connections", "Open connections", &board.connections),
+            (
+                "weir:tls_certificate_expires_seconds",
+                "When the certificate expires, in seconds since 1970; 0 without TLS",
+                &board.certificate_expires,
+            ),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
@@ -177,6 +186,11 @@ impl Board {
                 "weir:trace_lines_dropped",
                 "Traces of requests that could not be written, or not in time",
                 &board.traces_dropped,
+            ),
+            (
+                "weir:tls_handshakes_failed",
+                "Connections that ended before they were secured",
+                &board.handshakes_failed,
             ),
         ];
         for (name, help, counter) in counters {
@@ -253,6 +267,16 @@ impl Board {
         self.traces_dropped.inc();
     }
 
+    /// A connection was not secured.
+    pub fn handshake_failed(&self) {
+        self.handshakes_failed.inc();
+    }
+
+    /// The certificate that is served from now on expires then, in seconds since 1970.
+    pub fn certificate_expires(&self, seconds: u64) {
+        self.certificate_expires.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// The engine has done a step that began then.
     pub fn step<M: StepModel>(&self, engine: &Engine<M>, began: Instant) {
         self.steps.observe(began.elapsed().as_secs_f64());
@@ -315,3 +339,6 @@ impl Board {
         Ok(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,9 @@ pub struct Browsers {
     pub allowed: Vec<AllowedOrigin>,
     /// The address listened at, if the server is known by this machine's names only.
     pub known_as: Option<IpAddr>,
+    /// Whether it speaks TLS itself, so that pages without are not its own. One that does not may have
+    /// somebody in front who does.
+    pub is_secure: bool,
 }
 
 impl Browsers {
@@ -72,7 +75,8 @@ impl Browsers {
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
         let text = origin.to_str().unwrap_or_default();
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let own = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let plain = text.strip_prefix("http://").filter(|_| !self.is_secure);
+        let own = text.strip_prefix("https://").or(plain);
         if own.zip(host).is_some_and(|(own, host)| own.eq_ignore_ascii_case(host)) {
             return Ok(None);
         }
@@ -174,7 +178,7 @@ mod tests {
     #[test]
     fn the_own_origin_and_those_allowed_are_let_in() {
         let allowed = vec!["https://app.example".parse().unwrap()];
-        let browsers = Browsers { allowed, known_as: None };
+        let browsers = Browsers { allowed, ..Browsers::default() };
         let ask = |host, origin| browsers.permission(&headers(host, origin));
         assert_eq!(ask("a:8080", "http://a:8080"), Ok(None));
         assert_eq!(ask("models.example", "https://Models.example"), Ok(None));
@@ -183,10 +187,13 @@ mod tests {
         for other in ["http://a:8081", "http://app.example", "null", "ftp://a:8080", "a:8080", ""] {
             assert!(ask("a:8080", other).is_err(), "{other:?}");
         }
-        let any = Browsers { allowed: vec![AllowedOrigin::Any], known_as: None };
+        let any = Browsers { allowed: vec![AllowedOrigin::Any], ..Browsers::default() };
         let everybody = Ok(Some(HeaderValue::from_static("*")));
         assert_eq!(any.permission(&headers("a", "null")), everybody);
         assert_eq!(browsers.permission(&HeaderMap::new()), Ok(None));
+        let secure = Browsers { is_secure: true, ..Browsers::default() };
+        assert_eq!(secure.permission(&headers("a:8080", "https://a:8080")), Ok(None));
+        assert!(secure.permission(&headers("a:8080", "http://a:8080")).is_err());
     }
 
     #[test]
@@ -200,7 +207,7 @@ mod tests {
         {
             assert!(!is_local(host, bound), "{host:?}");
         }
-        let local = Browsers { allowed: Vec::new(), known_as: Some(bound) };
+        let local = Browsers { known_as: Some(bound), ..Browsers::default() };
         assert!(local.is_meant(&HeaderMap::new()));
         assert!(!local.is_meant(&headers("evil.example", "http://evil.example")));
     }

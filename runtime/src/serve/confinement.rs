@@ -25,20 +25,20 @@ pub struct Confinement {
     pub memory: bool,
     /// No program that is started gets more rights.
     pub privileges: bool,
-    /// No file is written, and those beside the keys alone are read.
+    /// No file is written, and those beside keys and certificates alone are read.
     pub files: bool,
     /// No TCP port is bound and no TCP connection made.
     pub connections: bool,
 }
 
 impl Confinement {
-    /// Gives everything up. Files beside `key_file` can still be read: it is replaced by others.
-    pub fn enter(key_file: Option<&Path>) -> Confinement {
+    /// Gives everything up. Files beside these can still be read: they are replaced by others.
+    pub fn enter(files: &[&Path]) -> Confinement {
         let none = Rlimit { current: Some(0), maximum: Some(0) };
         let memory = rustix::process::setrlimit(Resource::Core, none).is_ok()
             & rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok();
         let privileges = rustix::thread::set_no_new_privs(true).is_ok();
-        let status = withhold(&folders(key_file)).ok();
+        let status = withhold(&folders(files)).ok();
         let version = match status.as_ref().map(|status| (&status.ruleset, &status.landlock)) {
             None | Some((RulesetStatus::NotEnforced, _)) => ABI::Unsupported,
             Some((_, LandlockStatus::Available { effective_abi, .. })) => *effective_abi,
@@ -49,14 +49,14 @@ impl Confinement {
     }
 }
 
-/// Where a file of keys lies, and where the file lies that it may be a link to.
-fn folders(key_file: Option<&Path>) -> Vec<PathBuf> {
+/// Where files lie, and where the files lie that they may be links to.
+fn folders(files: &[&Path]) -> Vec<PathBuf> {
     let folder = |file: &Path| match file.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => PathBuf::from("."),
     };
-    let linked = key_file.and_then(|file| file.canonicalize().ok());
-    key_file.into_iter().chain(linked.as_deref()).map(folder).collect()
+    let linked: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+    files.iter().copied().chain(linked.iter().map(PathBuf::as_path)).map(folder).collect()
 }
 
 fn withhold(readable: &[PathBuf]) -> Result<RestrictionStatus, RulesetError> {
@@ -74,7 +74,7 @@ impl fmt::Display for Confinement {
         let parts = [
             (self.memory, "memory dumps"),
             (self.privileges, "new privileges"),
-            (self.files, "files but the keys"),
+            (self.files, "files but keys and certificates"),
             (self.connections, "outgoing connections"),
         ];
         let list = |wanted: bool| {
@@ -98,11 +98,11 @@ mod tests {
     fn what_does_not_hold_is_said() {
         let all = Confinement { memory: true, privileges: true, files: true, connections: true };
         let said = all.to_string();
-        assert!(said.ends_with("files but the keys, outgoing connections"), "{said}");
+        assert!(said.ends_with("files but keys and certificates, outgoing connections"), "{said}");
         let old = Confinement { files: false, connections: false, ..all };
         let said = old.to_string();
         assert!(said.contains("no memory dumps, new privileges; this system does not"), "{said}");
-        assert!(said.ends_with("files but the keys, outgoing connections"), "{said}");
+        assert!(said.ends_with("files but keys and certificates, outgoing connections"), "{said}");
         let none = Confinement { memory: false, privileges: false, ..old };
         assert!(none.to_string().starts_with("not confined"), "{none}");
     }
@@ -115,8 +115,8 @@ mod tests {
         std::fs::write(target.join("real"), "key").unwrap();
         std::os::unix::fs::symlink(target.join("real"), &link).unwrap();
         let target = target.canonicalize().unwrap();
-        assert_eq!(folders(Some(&link)), [folder.path().to_owned(), target]);
-        assert_eq!(folders(Some(Path::new("no-such-file"))), [PathBuf::from(".")]);
-        assert!(folders(None).is_empty());
+        assert_eq!(folders(&[&link]), [folder.path().to_owned(), target]);
+        assert_eq!(folders(&[Path::new("no-such-file")]), [PathBuf::from(".")]);
+        assert!(folders(&[]).is_empty());
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
@@ -21,6 +23,7 @@ use tokio_io_timeout::TimeoutStream;
 use super::board::Board;
 use super::limits::Limits;
 use super::socket::Socket;
+use super::tls::Tls;
 
 /// How long to wait when the system has no descriptors left.
 const BREATH: Duration = Duration::from_millis(50);
@@ -48,6 +51,7 @@ pub fn raise_file_limit(connections: usize) {
 pub struct Connections {
     limits: Limits,
     board: Arc<Board>,
+    tls: Option<Arc<Tls>>,
     open: AtomicUsize,
     of_address: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -60,9 +64,9 @@ struct Place {
 
 impl Connections {
     /// No connections yet.
-    pub fn new(limits: Limits, board: Arc<Board>) -> Arc<Connections> {
+    pub fn new(limits: Limits, board: Arc<Board>, tls: Option<Arc<Tls>>) -> Arc<Connections> {
         let of_address = Mutex::new(HashMap::new());
-        Arc::new(Connections { limits, board, open: AtomicUsize::new(0), of_address })
+        Arc::new(Connections { limits, board, tls, open: AtomicUsize::new(0), of_address })
     }
 
     /// How many are open.
@@ -145,17 +149,23 @@ async fn serve(
     let socket = Socket::new(stream);
     let mut stream = TimeoutStream::new(socket.clone());
     stream.set_write_timeout(Some(limits.write_stall));
+    let secured = tokio::select! {
+        secured = secure(stream, &place.connections) => secured,
+        // Nothing has been asked here yet.
+        () = until(&mut draining) => None,
+    };
+    let Some(stream) = secured else { return };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_headers(limits.headers)
         .max_buf_size(limits.head_bytes);
     let service = TowerToHyperService::new(router);
-    let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = async { drop(draining.wait_for(|draining| *draining).await) } => {
+        () = until(&mut draining) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -167,4 +177,29 @@ async fn serve(
         Err(error) => tracing::debug!(%error, "a connection has ended early"),
     }
     drop(place);
+}
+
+async fn until(draining: &mut watch::Receiver<bool>) {
+    drop(draining.wait_for(|draining| *draining).await);
+}
+
+/// What a connection is read from and written to, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
+
+/// Agrees on keys where the server has a certificate. Nothing if the client does not.
+async fn secure(
+    stream: TimeoutStream<Socket>,
+    Connections { tls, limits, board, .. }: &Connections,
+) -> Option<Pin<Box<dyn Stream>>> {
+    let Some(tls) = tls else { return Some(Box::pin(stream)) };
+    match tls.accept(Box::pin(stream), limits.head).await {
+        Ok(stream) => Some(Box::pin(stream)),
+        Err(error) => {
+            board.handshake_failed();
+            tracing::info!(%error, "a connection was not secured");
+            None
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::tls::UNSENT_BYTES;
+
 /// Limits of requests and connections. [`Limits::default`] has the defaults that `docs/serving.md` lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -83,6 +85,12 @@ const CONNECTION_BYTES: usize = 16 << 10;
 /// whoever holds that back with long bodies that do not come to an end keeps nobody else's short ones out.
 pub const OWN_BODY_BYTES: usize = 16 << 10;
 
+/// What TLS holds of a connection at most: a message of the handshake, which is 64 KiB at most, or a
+/// record of 18 KiB and what was in it; an answer's end that the client has not taken
+/// ([`UNSENT_BYTES`](super::tls::UNSENT_BYTES)) with the frames of its records; keys and state. Seen: 57
+/// KiB with greetings of 56 KiB that lack their end, 21 KiB, hyper's included, once keys are agreed on.
+const TLS_BYTES: usize = (64 << 10) + (18 << 10) + 2 * UNSENT_BYTES + (8 << 10);
+
 /// Bytes that a reader holds for each of a body's: fields of the smallest messages that JSON can write,
 /// and what a template makes of them.
 const READING: usize = 8;
@@ -104,6 +112,11 @@ impl Limits {
             .saturating_add(READERS.saturating_mul(reader))
             .saturating_add(self.all_body_bytes);
         (own as u64).saturating_add(answer_bytes)
+    }
+
+    /// What TLS adds to that.
+    pub fn tls_memory(&self) -> u64 {
+        self.connections.saturating_mul(TLS_BYTES) as u64
     }
 }
 

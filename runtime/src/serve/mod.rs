@@ -26,12 +26,13 @@ mod mailbox;
 mod reading;
 mod routes;
 mod socket;
+mod tls;
 mod traces;
 mod worker;
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
+use tls::Tls;
+pub use tls::TlsFiles;
 use traces::Traces;
 use worker::Worker;
 
@@ -72,6 +75,8 @@ pub struct ServerOptions {
     pub key_file: Option<PathBuf>,
     /// An API key.
     pub key: Option<String>,
+    /// A certificate and its key, read again on `SIGHUP`; absent: without TLS.
+    pub tls: Option<TlsFiles>,
     /// Whether it may listen where others reach it, without a key.
     pub is_open: bool,
     /// Origins whose pages may ask, beside the server's own.
@@ -110,12 +115,16 @@ pub fn serve(
         )));
     }
     let trace_file = options.trace_file.as_deref().map(traces::open).transpose()?;
+    let tls = options.tls.as_ref().map(Tls::read).transpose()?.map(Arc::new);
     let residence = Residence::open();
     // Asked while the system's files can be read; the team asks again, and is told the same.
     let _: usize = cores::available_processors();
     options.runtime.threads.get_or_insert_with(cores::default_threads);
     if options.is_confined {
-        tell(Happening::Confined(Confinement::enter(options.key_file.as_deref())));
+        let tls_files = options.tls.iter().flat_map(|files| [&files.certificate, &files.key]);
+        let files: Vec<&Path> =
+            options.key_file.iter().chain(tls_files).map(AsRef::as_ref).collect();
+        tell(Happening::Confined(Confinement::enter(&files)));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -123,7 +132,7 @@ pub fn serve(
         .thread_name("requests")
         .build()
         .map_err(|error| RuntimeError::Machine(format!("the server cannot start: {error}")))?;
-    let given = (keys, listener, trace_file);
+    let given = (keys, tls, listener, trace_file);
     runtime.block_on(run(model, options, given, residence, tell))
 }
 
@@ -170,6 +179,8 @@ pub fn memory_ceiling(
     let server = server.saturating_add(model.constraint_memory(slots, places)?);
     let traces = options.trace_file.as_ref().map_or(0, |_| traces::MEMORY);
     let server = server.saturating_add(traces);
+    let tls = options.tls.as_ref().map_or(0, |_| options.limits.tls_memory());
+    let server = server.saturating_add(tls);
     Ok(MemoryCeiling { server, ..engine })
 }
 
@@ -181,10 +192,13 @@ fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
     Ok(keys)
 }
 
+/// What was opened before the server gave up its files.
+type Given = (Keys, Option<Arc<Tls>>, std::net::TcpListener, Option<File>);
+
 async fn run(
     model: Model,
     options: ServerOptions,
-    (keys, listener, trace_file): (Keys, std::net::TcpListener, Option<File>),
+    (keys, tls, listener, trace_file): Given,
     residence: Residence,
     mut tell: impl FnMut(Happening),
 ) -> Result<(), RuntimeError> {
@@ -232,6 +246,7 @@ async fn run(
         browsers: Browsers {
             allowed: options.allowed_origins.clone(),
             known_as: is_local.then_some(address),
+            is_secure: tls.is_some(),
         },
         model,
         name,
@@ -258,12 +273,15 @@ async fn run(
         traces: traces.clone(),
     });
     raise_file_limit(limits.connections);
-    let connections = Connections::new(limits, board);
+    if let Some(tls) = &tls {
+        board.certificate_expires(tls.expires());
+    }
+    let connections = Connections::new(limits, board, tls.clone());
     let (drain, draining) = watch::channel(false);
     let router = routes::router(Arc::clone(&app));
     let accepting = tokio::spawn(Arc::clone(&connections).accept(listener, router, draining));
     tell(Happening::Listens(options.address));
-    let outcome = until_stopped(&app, &options, signals, death).await;
+    let outcome = until_stopped(&app, &options, tls.as_deref(), signals, death).await;
     app.draining.store(true, Ordering::Relaxed);
     if outcome.is_ok() {
         tell(Happening::Drains);
@@ -310,10 +328,11 @@ impl Signals {
     }
 }
 
-/// Reads keys again when asked to, until the server is to stop, or the engine has.
+/// Reads keys and certificates again when asked to, until the server is to stop, or the engine has.
 async fn until_stopped(
     app: &App,
     options: &ServerOptions,
+    tls: Option<&Tls>,
     mut signals: Signals,
     mut death: watch::Receiver<bool>,
 ) -> Result<(), RuntimeError> {
@@ -325,14 +344,26 @@ async fn until_stopped(
             _ = death.changed() => {
                 return Err(RuntimeError::Machine("internal error: the engine has stopped".into()));
             }
-            _ = signals.reload.recv() => match read_keys(options) {
-                Ok(keys) => {
-                    *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
-                    tracing::info!("the API keys were read again");
-                }
-                // Those that were valid stay so.
-                Err(error) => tracing::error!(%error, "the API keys were not read again"),
-            },
+            _ = signals.reload.recv() => reload(app, options, tls),
         }
+    }
+}
+
+/// Reads keys and certificates again. Where that fails, those that were valid stay so.
+fn reload(app: &App, options: &ServerOptions, tls: Option<&Tls>) {
+    match read_keys(options) {
+        Ok(keys) => {
+            *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+            tracing::info!("the API keys were read again");
+        }
+        Err(error) => tracing::error!(%error, "the API keys were not read again"),
+    }
+    let Some(tls) = tls else { return };
+    match tls.reload() {
+        Ok(()) => {
+            app.board.certificate_expires(tls.expires());
+            tracing::info!("the certificate was read again");
+        }
+        Err(error) => tracing::error!(%error, "the certificate was not read again"),
     }
 }

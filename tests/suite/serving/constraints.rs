@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_tests::server::{Server, read_response};
 
-use super::{completion, joined, start};
+use super::answers::joined;
+use super::{completion, start};
 
 const TEXT: &str = "/v1/completions";
 

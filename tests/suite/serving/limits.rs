@@ -1,0 +1,128 @@
+//! Nobody can hold what others need: slots, places in the queue, connections, memory, time.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::{begin, completion, long_one, start, start_slow};
+
+pub fn queue() -> Result<()> {
+    let server = start_slow(&["--queue", "2"])?;
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        streams.push(begin(&server, &long_one())?);
+    }
+    server.until("four answers and two that wait", |status| {
+        status["slots"]["running"] == 4 && status["slots"]["waiting"] == 2
+    })?;
+    let refused = server.post("/v1/completions", &completion(json!({})))?;
+    ensure!(refused.status == 429, "{} {}", refused.status, refused.body);
+    ensure!(refused.header("retry-after").is_some(), "{refused:?}");
+    ensure!(refused.json()?["error"]["type"] == "rate_limit_error", "{}", refused.body);
+    drop(streams);
+    server.until("an empty server", |status| status["slots"]["running"] == 0)?;
+    server.post_ok("/v1/completions", &completion(json!({})))?;
+    Ok(())
+}
+
+pub fn limits() -> Result<()> {
+    let server = start(&["--connections-per-address", "8"])?;
+    // More than the buffers of a connection hold.
+    let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(12 << 20));
+    // Whoever is refused reads it, also where he reads nothing before he has sent everything.
+    for _ in 0..16 {
+        let response = server.ask("POST", "/v1/completions", &[], &long)?;
+        ensure!(response.status == 413, "a long body: {}", response.status);
+    }
+    let path = format!("/v1/models?{}", "a".repeat(9000));
+    ensure!(server.get(&path)?.status == 414, "a long URL");
+    let field = format!("x: {}", "a".repeat(20_000));
+    ensure!(server.ask("GET", "/v1/models", &[&field], "")?.status == 431, "a long head");
+    let fields = vec!["x: y"; 120];
+    ensure!(server.ask("GET", "/v1/models", &fields, "")?.status == 431, "many fields");
+    // Those who say nothing keep others of their address out, and are sent away themselves.
+    let begin = std::time::Instant::now();
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.connect()?;
+        stream.write_all(b"GET / HT")?;
+        silent.push(stream);
+    }
+    let refused = server.get("/v1/models");
+    ensure!(refused.is_err(), "nine connections of one address: {refused:?}");
+    for mut stream in silent {
+        let mut answer = Vec::new();
+        // Closed, or reset.
+        let _ = stream.read_to_end(&mut answer);
+    }
+    ensure!(begin.elapsed() < Duration::from_secs(60), "silent connections stay");
+    ensure!(server.get("/v1/models")?.status == 200, "the server is there");
+    Ok(())
+}
+
+/// Bodies that become much more than they are keep below the ceiling that was printed.
+pub fn large_bodies() -> Result<()> {
+    let server = Arc::new(start(&[])?);
+    let text = "/v1/completions";
+    let talk = "/v1/chat/completions";
+    let bodies = [
+        (text, format!("{{\"prompt\": \"{}\"}}", "a ".repeat(1_900_000))),
+        (text, format!("{{\"prompt\": \"{}\"}}", "\\u0041".repeat(600_000))),
+        (text, format!("{{\"prompt\": [{}1]}}", "1,".repeat(1_900_000))),
+        (text, format!("{{\"prompt\": [{}[1]]}}", "[1],".repeat(900_000))),
+        (text, format!("{{\"prompt\": \"a\", \"stop\": [{}\"a\"]}}", "\"a\",".repeat(900_000))),
+        (text, format!("{{\"prompt\": \"a\", \"tools\": [{}1]}}", "1,".repeat(1_900_000))),
+        (
+            talk,
+            format!(
+                "{{\"messages\": [{}{{}}]}}",
+                "{\"role\":\"user\",\"content\":\"\"},".repeat(110_000)
+            ),
+        ),
+        (
+            talk,
+            format!(
+                "{{\"messages\": [{{\"role\": \"user\", \"content\": [{}{{}}]}}]}}",
+                "{\"type\":\"text\",\"text\":\"\"},".repeat(130_000)
+            ),
+        ),
+    ];
+    for (path, body) in bodies {
+        let body = Arc::new(body);
+        let threads: Vec<_> = (0..12)
+            .map(|_| {
+                let (server, body) = (Arc::clone(&server), Arc::clone(&body));
+                std::thread::spawn(move || server.ask("POST", path, &[], &body))
+            })
+            .collect();
+        for thread in threads {
+            let response = thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?;
+            // A server that refuses closes before it has read everything, which a client may notice first.
+            let Ok(response) = response else { continue };
+            let refused = [400, 413, 503].contains(&response.status);
+            ensure!(refused, "{path}: {} {}", response.status, response.body);
+        }
+    }
+    let ceiling = server.get("/status")?.json()?["memory"]["ceiling_bytes"].clone();
+    let ceiling = ceiling.as_u64().context("a ceiling")?;
+    let most = server.memory("VmHWM")?;
+    ensure!(most * 1024 <= ceiling, "{most} KiB were resident, {ceiling} bytes are the ceiling");
+    Ok(())
+}
+
+pub fn overdue() -> Result<()> {
+    let options = ["--slots", "1", "--request-timeout", "1", "--queue", "1", "--threads", "1"];
+    let server = start_slow(&options)?;
+    let mut body = long_one();
+    body["stream"] = false.into();
+    // Two answers in one slot: the second begins when the first has ended.
+    body["n"] = 2.into();
+    let response = server.post("/v1/completions", &body)?;
+    ensure!(response.status == 504, "{} {}", response.status, response.body);
+    ensure!(response.json()?["error"]["code"] == "deadline_exceeded", "{}", response.body);
+    server.until("an empty server", |status| status["slots"]["running"] == 0)?;
+    Ok(())
+}
