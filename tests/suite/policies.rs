@@ -139,6 +139,7 @@ pub fn trials() -> Vec<Trial> {
         "snapstream,rows=160,sinks=5,recent=70,window=8,mode=static",
         "snapstream,rows=81,sinks=3,recent=30,window=8",
         "snapstream,rows=81,sinks=3,recent=30,window=8,mode=static",
+        "snapstream,rows=81,sinks=3,recent=30,window=8,second=20,second_share=50",
         "snapkv,rows=81,recent=30,limit=90",
         "random,rows=81,sinks=3,recent=30,mode=static",
         "stream,rows=80,sinks=4",
