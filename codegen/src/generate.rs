@@ -368,10 +368,15 @@ fn score_source(cache: &CacheDecl) -> ScoreSource {
     match &cache.layout {
         Some(rows) if rows.policy == KvPolicy::Random => ScoreSource::Lots { seed: rows.seed },
         Some(rows) => {
-            let (scoring, redundancy) = (rows.scoring, rows.redundancy);
-            ScoreSource::Queries { pool: rows.pool.max(1) as usize, scoring, redundancy }
+            let (scoring, redundancy, second) = (rows.scoring, rows.redundancy, rows.second > 0);
+            ScoreSource::Queries { pool: rows.pool.max(1) as usize, scoring, redundancy, second }
         }
-        None => ScoreSource::Queries { pool: 1, scoring: Scoring::default(), redundancy: 0 },
+        None => ScoreSource::Queries {
+            pool: 1,
+            scoring: Scoring::default(),
+            redundancy: 0,
+            second: false,
+        },
     }
 }
 
@@ -509,7 +514,7 @@ fn emit(
     let mut compact: Vec<FuncId> = Vec::new();
     for (index, kind) in kinds.iter().enumerate() {
         let name = format!("compact-{index}");
-        compact.push(emit_compact(&mut assembly, &name, &kind.attend.cache)?);
+        compact.push(emit_compact(&mut assembly, &name, &kind.attend.cache, kind.source.asks())?);
     }
     let mut levels: Vec<(IsaLevel, FuncId, Vec<[FuncId; 3]>, FuncId)> = Vec::new();
     let chosen = |level: &IsaLevel| *level == IsaLevel::Portable || options.levels.contains(level);

@@ -66,5 +66,7 @@ pub(crate) fn layout(
         block_rows: cache.block_rows(),
         further: rows.most_selected() - rows.selected,
         first_head: number(first_head, "numbers of heads' rows")?,
+        second: rows.second,
+        second_share: rows.second_share,
     })
 }

@@ -147,6 +147,8 @@ pub fn write_tables(tables: &Tables<'_>) -> Vec<u8> {
                 layout.block_rows,
                 layout.further,
                 layout.first_head,
+                layout.second,
+                layout.second_share,
             ]);
         }
     });

@@ -32,6 +32,8 @@ pub fn check([shape, sinks, selected, recent, growth, in_flight, prompt]: [u8; 7
         block_rows,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     };
     let placement = Placement::new(&layout, prompt);
     let mut rows: Vec<Option<u32>> = vec![None; layout.rows as usize];

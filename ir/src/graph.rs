@@ -376,6 +376,11 @@ pub struct CacheRows {
     pub redundancy: u32,
     /// w.
     pub observed: u32,
+    /// Rows of a prompt, of each key/value head, whose queries are asked beside the last ones: those
+    /// near what the last ones attend to ([`crate::interpret::second`]). 0: none.
+    pub second: u32,
+    /// Percent of the selected rows that are chosen by what these attend to; 0 where there are none.
+    pub second_share: u32,
     /// Pooling width.
     pub pool: u32,
     /// How candidates are scored.
@@ -400,6 +405,8 @@ impl CacheRows {
             reselect: false,
             redundancy: 0,
             observed: 0,
+            second: 0,
+            second_share: 0,
             pool: 1,
             scoring: Scoring::default(),
             seed: 0,
@@ -605,6 +612,7 @@ impl CacheRows {
             let percent = self.redundancy;
             return Err(format!("redundancy of {percent} % of the scores of rows selected anew"));
         }
+        self.check_second()?;
         let has_reservoir = matches!(self.policy, KvPolicy::Stream | KvPolicy::Snapstream);
         if !has_reservoir && self.reservoir > 0 {
             return Err(format!("policy {} has no reservoir", self.policy.name()));
@@ -621,6 +629,19 @@ impl CacheRows {
         }
         Ok(())
     }
+
+    /// Checks the numbers of second queries.
+    fn check_second(&self) -> Result<(), String> {
+        let CacheRows { second, second_share, .. } = *self;
+        if (second > 0) != (1..=100).contains(&second_share) {
+            return Err(format!("{second} rows asked again for {second_share} % of the selected"));
+        }
+        if second > 0 && !matches!(self.policy, KvPolicy::Snapstream | KvPolicy::Snapkv) {
+            return Err(format!("policy {} asks no row", self.policy.name()));
+        }
+        Ok(())
+    }
+
     /// Checks the numbers of rows by head.
     fn check_heads(&self) -> Result<(), String> {
         let Some(least) = self.by_head.iter().min() else { return Ok(()) };

@@ -5,6 +5,8 @@
 //! with its model gives, bit for bit (`forward/staged.rs` names two exceptions, in which float sums have another order). Prompts that begin alike, as questions about one document do,
 //! share the rows of their beginning.
 
+use weir_abi::CacheLayout;
+
 use crate::cache::KeptRows;
 use crate::forward::{Forward, Past, StagedPrompt, StepFault, StepModel, StepRow};
 use crate::sampling::greedy;
@@ -374,7 +376,8 @@ fn chosen(row: &[f32]) -> Result<u32, StepFault> {
 /// Queries that the layouts of a model observe, at most.
 fn most_observed(forward: &Forward) -> u32 {
     let layouts = forward.shape().layouts.iter();
-    layouts.filter(|layout| layout.selected > 0).map(|layout| layout.observed).max().unwrap_or(0)
+    let selecting = layouts.filter(|layout| layout.selected > 0 || layout.further > 0);
+    selecting.map(CacheLayout::kept_queries).max().unwrap_or(0)
 }
 
 /// -ln p of a token by a row of logits, in double precision.

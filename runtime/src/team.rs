@@ -220,6 +220,8 @@ pub struct PromptArguments<'a> {
     pub scratch: &'a mut [f32],
     /// Scratch, `[heads]`.
     pub floors: &'a mut [f32],
+    /// Scratch where rows may be asked beside the last ones ([`weir_abi::second_scratch`]).
+    pub second: &'a mut [f32],
     /// Positions of the selected rows, `[kv_heads, K]`.
     pub selected_positions: &'a mut [u32],
 }
@@ -464,6 +466,7 @@ fn prepare(common: &StepContext, rows: usize, visit: Visit<'_>) -> Prepared {
         scores: prompt.scores.as_mut_ptr(),
         scratch: prompt.scratch.as_mut_ptr(),
         floors: prompt.floors.as_mut_ptr(),
+        second: prompt.second.as_mut_ptr(),
         selected_positions: prompt.selected_positions.as_mut_ptr(),
         ..prompt.numbers
     });

@@ -272,6 +272,8 @@ mod tests {
             block_rows: 0,
             further: 0,
             first_head: 0,
+            second: 0,
+            second_share: 0,
         }
     }
 

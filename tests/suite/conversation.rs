@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         ("snapstream,rows=48,sinks=3,recent=12,window=8,budget=pyramid:2", true),
         ("snapkv,rows=40,recent=8,window=8,limit=64", true),
         ("snapstream,rows=48,sinks=3,recent=12,window=8,reselect=9", true),
+        ("snapstream,rows=48,sinks=3,recent=12,window=8,second=9", true),
         ("stream,rows=32,sinks=4", true),
     ];
     let mut trials = Vec::new();

@@ -30,6 +30,7 @@ pub fn trials() -> Vec<Trial> {
         "snapstream,rows=48,sinks=3,recent=12,window=8,reservoir=6",
         "snapstream,rows=32,sinks=3,recent=12,window=8,reselect=6",
         "snapstream,rows=32,sinks=3,recent=12,window=8,reselect=6,redundancy=90",
+        "snapstream,rows=48,sinks=3,recent=12,window=8,second=20,second_share=50",
     ];
     let mut trials = Vec::new();
     for (name, kv_dtype) in [

@@ -36,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
         ("full", "0"),
         ("snapstream,rows=256", "0"),
         ("snapstream,rows=252,draft=3", "3"),
+        ("snapstream,rows=256,second=64", "0"),
         ("snapstream,rows=256,budget=130:600:256:256:100:256:256:200/120/300/256", "0"),
     ]
     .into_iter()
@@ -46,6 +47,7 @@ pub fn trials() -> Vec<Trial> {
     }));
     trials.push(trial("memory/int4".to_owned(), int4_is_counted));
     trials.push(trial("memory/blocks".to_owned(), blocks_are_counted));
+    trials.push(trial("memory/second".to_owned(), second_queries_are_counted));
     // Minutes: the attention of the prompt alone takes 25 tera-operations.
     let longest = Course { context: 131_072, rows: 2048, prompt: 110_000, answer: 20_480 };
     let long = trial("memory/steady-131072".to_owned(), move || steady(longest));
@@ -202,6 +204,33 @@ fn int4_is_counted() -> Result<()> {
         ensure!(guessing == found - LAYERS * KV_HEADS * 4 * 4, "{guessing} bytes with guesses");
         ensure!(dense >= 14 * found, "{dense} bytes in f16, {found} in int4");
     }
+    Ok(())
+}
+
+/// Queries of all rows of one layer, and room for those that are asked, where any may be.
+fn second_queries_are_counted() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let model = folder.path().join("narrow");
+    let shape = Shape { vocabulary: 512, ..shape() };
+    weir::write_model(&shape, 1, &model, &weir::Progress::new(true))?;
+    let prefill = |second: &str| -> Result<u64> {
+        let kv = format!("snapstream,rows=256,window=32{second}");
+        let setup = Setup { kv, slots: 1, ..Setup::exact(CONTEXT) };
+        Ok(setup.load(&model)?.memory_ceiling(&RuntimeOptions::default())?.prefill)
+    };
+    let (heads, context) = (shape.heads as u64, u64::from(CONTEXT));
+    let query = heads * (shape.head_width as u64 + 1);
+    let kv_heads = shape.kv_heads as u64;
+    let expected =
+        |asked: u64| 4 * ((context - 32) * query + kv_heads * context + asked * (query + kv_heads));
+    let without = prefill("")?;
+    ensure!(prefill(",second=0")? == without, "nothing is asked");
+    for (second, asked) in [(",second=64", 64), (",second=9,second_share=50", 9)] {
+        let more = prefill(second)? - without;
+        ensure!(more == expected(asked), "{second}: {more} bytes, not {}", expected(asked));
+    }
+    // There are no more rows than that.
+    ensure!(prefill(",second=4000000")? - without == expected(context), "rows of a prompt");
     Ok(())
 }
 

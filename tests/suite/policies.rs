@@ -35,6 +35,10 @@ const PARTS: [(CacheFormat, CacheFormat); 5] = [
 /// Rows that repeat others are dropped where rows are selected anew.
 const REDUNDANT: &str = "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10,redundancy=90";
 
+/// Earlier rows are asked beside the last ones.
+const ASKING: &str =
+    "snapstream,rows=64,sinks=4,recent=16,window=8,agg=defensive,second=16,second_share=60";
+
 /// Tokens of an answer: rows are selected anew three times.
 const ANSWER: u32 = 45;
 
@@ -98,6 +102,25 @@ pub fn trials() -> Vec<Trial> {
             "mistral-layered-genai-fp32",
             "snapstream,rows=64,recent=24,window=16,reselect=9,redundancy=100",
         ),
+        ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,second=9"),
+        ("llama-genai-fp32", ASKING),
+        ("llama-genai-fp32", "snapstream,rows=64,recent=40,window=8,second=500,second_share=100"),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,second=5,second_share=50,reselect=10,\
+             redundancy=40,mode=static",
+        ),
+        (
+            "llama-genai-fp32",
+            "snapstream,rows=64,sinks=4,recent=16,window=8,second=16,second_share=40,\
+             budget=40:90/64",
+        ),
+        (
+            "llama-genai-fp32",
+            "snapkv,rows=48,recent=16,pooling=reference,agg=max,normalise=candidates,second=6",
+        ),
+        ("gemma2-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,second=8"),
+        ("mistral-layered-genai-fp32", "snapstream,rows=64,recent=24,window=16,second=30"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,reservoir=4,seed=3"),
         (
             "llama-genai-fp32",
@@ -116,6 +139,7 @@ pub fn trials() -> Vec<Trial> {
         "snapstream,rows=160,sinks=5,recent=70,window=8,mode=static",
         "snapstream,rows=81,sinks=3,recent=30,window=8",
         "snapstream,rows=81,sinks=3,recent=30,window=8,mode=static",
+        "snapstream,rows=81,sinks=3,recent=30,window=8,second=20,second_share=50",
         "snapkv,rows=81,recent=30,limit=90",
         "random,rows=81,sinks=3,recent=30,mode=static",
         "stream,rows=80,sinks=4",
@@ -181,8 +205,11 @@ pub fn trials() -> Vec<Trial> {
 
 /// Models that take over a prompt which one of them has computed go on as each does by itself.
 fn compared(name: &str, formats: &[weir::KvTypeOption]) -> Result<()> {
-    const POLICIES: [&str; 8] = [
+    const POLICIES: [&str; 10] = [
         "snapstream,rows=64,sinks=4,recent=16,window=8,reselect=10",
+        // Sums of its own in the place of those that the next ones score by.
+        "snapstream,rows=64,sinks=4,recent=16,window=8,normalise=candidates",
+        ASKING,
         REDUNDANT,
         "snapstream,rows=64,sinks=4,recent=16,window=8",
         "snapstream,rows=64,sinks=4,recent=16,window=8,mode=static,budget=pyramid:2",

@@ -617,6 +617,9 @@ fn long_prompts_are_scored_and_compacted() {
             block_rows: 0,
             heads: null(),
             anew: 0,
+            asked: 0,
+            second_share: 0,
+            second: std::ptr::null_mut(),
         };
         let context = StepContext { prompt: &prompt, ..context };
         machine.call("observe-0", &context);

@@ -1,11 +1,12 @@
 //! Segment `compact`: selection by score and the write into the slot (sections 4.4 and 4.5 of the
 //! method's document).
 //!
-//! Per key/value head, candidates are ordered by (score descending, position ascending). The V-th
-//! best score is found bit by bit on the scores' ordered bits, 32 passes over the candidates; one
-//! ascending pass then takes all above it and the first of those equal to it, so the positions come
-//! out sorted. A score that is not finite is a fault; memory stays in bounds all the same, for any
-//! bits have a place in the order.
+//! Per key/value head, candidates are ordered by (score descending, position ascending), and the first V
+//! are taken (`best`). A score that is not finite is a fault; memory stays in bounds all the same, for
+//! any bits have a place in the order.
+//!
+//! Where rows were asked beside the last queries, a share of the V are the best of those that are left
+//! by what these attend to: among such scores the others of the V stand first.
 //!
 //! Where heads have different numbers of rows ([`weir_abi::HeadRows`]), V is each head's own. The first
 //! of a head's selected rows, as many as all heads have, lie in front of the ring as ever, and the rest
@@ -16,9 +17,9 @@ use std::mem::offset_of;
 use weir_abi::{Fault, PromptCall, StepContext};
 
 use super::attention::{CacheShape, Moves, RowsOfHead, is_block, plane_rows, ring_start};
+use super::best::Scores;
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FuncId, INT, InstBuilder, IntCC, POINTER, Value,
-    segment_signature,
+    Assembly, Body, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER, Value, segment_signature,
 };
 
 /// Numbers and addresses of the call.
@@ -50,6 +51,14 @@ struct Further {
 }
 
 impl Call {
+    /// Scores of a head's candidates, of those that this field of [`PromptCall`] points to.
+    fn scores(&self, b: &mut Body<'_>, field: usize, head: Value) -> Scores {
+        let scores = b.load(POINTER, self.prompt, field as i32);
+        let base = b.mul(head, self.rows);
+        let scores = b.element(scores, base, 4);
+        Scores { scores, begin: self.begin, end: self.end }
+    }
+
     /// What differs from head to head.
     fn own_rows(&self, b: &mut Body<'_>, head: Value) -> OwnRows {
         let alike = b.mul(head, self.stride);
@@ -74,11 +83,12 @@ impl Call {
     }
 }
 
-/// Emits the segment.
+/// Emits the segment; `second` says whether rows may be asked beside the last queries.
 pub fn emit_compact(
     assembly: &mut Assembly,
     name: &str,
     cache: &CacheShape,
+    second: bool,
 ) -> Result<FuncId, EmitError> {
     let id = assembly.declare(name, segment_signature())?;
     assembly.define(id, |b| {
@@ -100,7 +110,7 @@ pub fn emit_compact(
         let most = further.map_or(selected, |further| b.add(selected, further));
         let any = b.compare_const(IntCC::NotEqual, most, 0);
         b.if_then(any, |b| {
-            b.for_range(first, last, 1, |b, head| select_head(b, &call, context, head));
+            b.for_range(first, last, 1, |b, head| select_head(b, &call, context, head, second));
         });
         b.barrier(context, thread);
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
@@ -115,84 +125,58 @@ pub fn emit_compact(
     Ok(id)
 }
 
-/// Bits of a score in an order of unsigned numbers that is the order of the scores.
-fn ordered(b: &mut Body<'_>, scores: Value, place: Value) -> Value {
-    let at = b.element(scores, place, 4);
-    let score = b.load(FLOAT, at, 0);
-    // Plus zero: so that the two zeros are equal.
-    let zero = b.float(0.0);
-    let score = b.fadd(score, zero);
-    let bits = b.bitcast(INT, score);
-    let sign = b.ins().sshr_imm_u(bits, 31);
-    let top = b.int32(i32::MIN);
-    let flip = b.ins().bor(sign, top);
-    b.ins().bxor(bits, flip)
-}
-
-fn select_head(b: &mut Body<'_>, call: &Call, context: Value, head: Value) {
-    let scores = b.load(POINTER, call.prompt, offset_of!(PromptCall, scores) as i32);
-    let base = b.mul(head, call.rows);
-    let scores = b.element(scores, base, 4);
-    report_not_finite(b, call, context, scores, head);
+fn select_head(b: &mut Body<'_>, call: &Call, context: Value, head: Value, second: bool) {
+    let scores = call.scores(b, offset_of!(PromptCall, scores), head);
+    report_not_finite(b, &scores, context, head);
     let OwnRows { positions, further } = call.own_rows(b, head);
     let selected = further.map_or(call.selected, |further| b.add(call.selected, further.rows));
-    let zero = b.int32(0);
-    let high = b.int32(i32::MIN);
-    let (from, to) = (b.int(0), b.int(32));
-    // The greatest threshold that at least V candidates reach.
-    let threshold = b.fold_range(from, to, 1, &[zero, high], |b, _, carried| {
-        let trial = b.ins().bor(carried[0], carried[1]);
-        let reached = count(b, call, scores, IntCC::UnsignedGreaterThanOrEqual, trial);
-        let enough = b.compare(IntCC::SignedGreaterThanOrEqual, reached, selected);
-        let threshold = b.select(enough, trial, carried[0]);
-        let one = b.int32(1);
-        let next = b.ins().ushr(carried[1], one);
-        vec![threshold, next]
-    })[0];
-    let above = count(b, call, scores, IntCC::UnsignedGreaterThan, threshold);
-    let ties = b.sub(selected, above);
-    let none = b.int(0);
-    b.fold_range(call.begin, call.end, 1, &[none, ties], |b, place, carried| {
-        let (taken, ties) = (carried[0], carried[1]);
-        let bits = ordered(b, scores, place);
-        let above = b.compare(IntCC::UnsignedGreaterThan, bits, threshold);
-        let equal = b.compare(IntCC::Equal, bits, threshold);
-        let left = b.compare_const(IntCC::SignedGreaterThan, ties, 0);
-        let tie = b.ins().band(equal, left);
-        let take = b.ins().bor(above, tie);
-        b.if_then(take, |b| {
-            let to = b.element(positions, taken, 4);
-            let position = b.ins().ireduce(INT, place);
-            b.store(position, to, 0);
-        });
-        let take = b.ins().uextend(POINTER, take);
-        let tie = b.ins().uextend(POINTER, tie);
-        vec![b.add(taken, take), b.sub(ties, tie)]
+    let scores = match second {
+        true => by_both(b, call, context, head, (scores, selected)),
+        false => scores,
+    };
+    scores.for_best(b, selected, |b, place, taken| {
+        let to = b.element(positions, taken, 4);
+        let position = b.ins().ireduce(INT, place);
+        b.store(position, to, 0);
     });
 }
 
-fn count(b: &mut Body<'_>, call: &Call, scores: Value, condition: IntCC, bound: Value) -> Value {
-    let zero = b.int(0);
-    b.fold_range(call.begin, call.end, 1, &[zero], |b, place, sum| {
-        let bits = ordered(b, scores, place);
-        let fits = b.compare(condition, bits, bound);
-        let fits = b.ins().uextend(POINTER, fits);
-        vec![b.add(sum[0], fits)]
-    })[0]
+/// Scores by which the selected rows are those of both scores, if rows were asked: those of what these
+/// attend to, in which what the others select stands first.
+fn by_both(
+    b: &mut Body<'_>,
+    call: &Call,
+    context: Value,
+    head: Value,
+    (scores, selected): (Scores, Value),
+) -> Scores {
+    let asked = b.load_count(call.prompt, offset_of!(PromptCall, asked) as i32);
+    let any = b.compare_const(IntCC::NotEqual, asked, 0);
+    let chosen = b.if_else(
+        any,
+        |b| {
+            let second = call.scores(b, offset_of!(PromptCall, second), head);
+            report_not_finite(b, &second, context, head);
+            let percent = offset_of!(PromptCall, second_share) as i32;
+            let percent = b.load_count(call.prompt, percent);
+            let share = b.mul(selected, percent);
+            let hundred = b.int(100);
+            let share = b.ins().udiv(share, hundred);
+            let others = b.sub(selected, share);
+            scores.for_best(b, others, |b, place, _| {
+                let to = b.element(second.scores, place, 4);
+                let first = b.float(f32::INFINITY);
+                b.store(first, to, 0);
+            });
+            vec![second.scores]
+        },
+        |_| vec![scores.scores],
+    )[0];
+    Scores { scores: chosen, ..scores }
 }
 
-fn report_not_finite(b: &mut Body<'_>, call: &Call, context: Value, scores: Value, head: Value) {
-    let none = b.int(0);
-    let wrong = b.fold_range(call.begin, call.end, 1, &[none], |b, place, wrong| {
-        let at = b.element(scores, place, 4);
-        let bits = b.load(INT, at, 0);
-        let mask = b.int32(0x7f80_0000);
-        let exponent = b.ins().band(bits, mask);
-        let bad = b.compare(IntCC::Equal, exponent, mask);
-        let bad = b.ins().uextend(POINTER, bad);
-        vec![b.ins().bor(wrong[0], bad)]
-    })[0];
-    let bad = b.compare_const(IntCC::NotEqual, wrong, 0);
+fn report_not_finite(b: &mut Body<'_>, scores: &Scores, context: Value, head: Value) {
+    let bad = scores.any_not_finite(b);
     b.if_then(bad, |b| b.fault(context, Fault::ScoreNotFinite, head));
 }
 

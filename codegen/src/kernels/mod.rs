@@ -14,11 +14,13 @@
 //! | `attention` | attention over ranges of cache rows |
 //! | `lots` | the hash that rows are chosen by where nothing is scored |
 //! | `turn` | heads of keys and queries for caches with codes of four bits |
+//! | `best` | the best of many scores |
 //! | `observe` | scores of a prompt's candidates |
 //! | `compact` | selection, and the write into a slot |
 
 pub mod append;
 pub mod attention;
+mod best;
 pub mod compact;
 pub mod gated;
 mod lots;

@@ -9,6 +9,7 @@
 //! int4 that is int8. A row that was
 //! never written is never read; it holds NaN, so that a wrong range shows.
 
+mod choose;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +18,10 @@ use std::sync::Arc;
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
 use super::plane::Plane;
-use super::select::{Observed, lot, pooled, redundancies, reservoir_row, scores, selected, shares};
+use super::select::reservoir_row;
 use super::turn::turn;
 use super::{EvalFault, Tensor, checked_count};
-use crate::graph::{CacheDecl, CacheRows, KvPolicy, Pooling, RowFormats};
+use crate::graph::{CacheDecl, CacheRows, KvPolicy, RowFormats};
 
 /// Attention state of one layer and one sequence.
 #[derive(Clone, Debug)]
@@ -35,7 +36,8 @@ pub struct CacheState {
     kept: Option<Kept>,
     /// Whether a prompt that runs has been reopened: its rows are dense even if all of them stay.
     is_reopened: bool,
-    /// The last queries of the prompt with the logarithms of their sums, `[row][head]`.
+    /// The last queries of the prompt with the logarithms of their sums, `[row][head]`; all of them, where
+    /// earlier ones may be asked again.
     observed: Vec<(Vec<f32>, Vec<f32>)>,
     score: Score,
 }
@@ -329,7 +331,7 @@ impl CacheState {
         Ok(Tensor::from_f32(dtype, vec![count, heads, value_width], result))
     }
 
-    /// Keeps the last queries while the prompt runs.
+    /// Keeps the queries that select from a prompt while it runs.
     fn observe(&mut self, queries: &[f32], sums: &[f32], heads: usize, width: usize) {
         let Some(layout) = &self.decl.layout else { return };
         if self.kept.is_some() || heads == 0 || width == 0 {
@@ -337,8 +339,10 @@ impl CacheState {
         }
         let rows = queries.chunks(heads * width).zip(sums.chunks(heads));
         self.observed.extend(rows.map(|(query, sums)| (query.to_vec(), sums.to_vec())));
-        let extra = self.observed.len().saturating_sub(layout.observed as usize);
-        self.observed.drain(..extra);
+        if layout.second == 0 {
+            let extra = self.observed.len().saturating_sub(layout.observed as usize);
+            self.observed.drain(..extra);
+        }
     }
 
     /// Attention of a query over rows in f32; returns the logarithm of the sum of exponentials.
@@ -483,63 +487,6 @@ impl CacheState {
         self.is_reopened = false;
         self.observed.clear();
         Ok(())
-    }
-
-    /// Candidates that a head keeps, counted from the end of the sinks.
-    fn select(
-        &self,
-        head: usize,
-        layout: &CacheRows,
-        candidates: usize,
-    ) -> Result<Vec<usize>, EvalFault> {
-        let count = layout.selected_of(head) as usize;
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let sinks = layout.sinks as usize;
-        if layout.policy == KvPolicy::Random {
-            let lot = |place| lot(layout.seed, self.decl.layer, head as u32, place as u32);
-            return selected(&(sinks..sinks + candidates).map(lot).collect::<Vec<_>>(), count);
-        }
-        let width = self.decl.key_width as usize;
-        let heads = self.observed.first().map_or(0, |(_, sums)| sums.len());
-        let group = heads / (self.decl.kv_heads as usize).max(1);
-        if group == 0 {
-            return Err(EvalFault::Operand("no query was observed".into()));
-        }
-        let members = head * group..(head + 1) * group;
-        let observed = Observed {
-            queries: members
-                .clone()
-                .map(|member| {
-                    let of_row = |(query, _): &'_ (Vec<f32>, Vec<f32>)| member * width..query.len();
-                    self.observed.iter().map(|row| &row.0[of_row(row)][..width]).collect()
-                })
-                .collect(),
-            sums: members
-                .map(|member| self.observed.iter().map(|(_, sums)| sums[member]).collect())
-                .collect(),
-            score: self.score,
-        };
-        // Neighbours beyond the candidates count in SnapKV's pooling alone.
-        let scored = match layout.scoring.pooling {
-            Pooling::Reference => 0..self.rows - self.observed.len(),
-            Pooling::Average | Pooling::Max => sinks..sinks + candidates,
-        };
-        let candidates = sinks - scored.start..sinks + candidates - scored.start;
-        let keys: Vec<Vec<f32>> = scored.map(|row| self.keys.widened(row, head)).collect();
-        let keys: Vec<&[f32]> = keys.iter().map(Vec::as_slice).collect();
-        let scores = scores(&observed, &keys, candidates.clone(), layout.scoring);
-        let mut pooled = pooled(&scores, layout.pool as usize, layout.scoring.pooling);
-        let chosen_from = &mut pooled[candidates.clone()];
-        if self.is_reopened && layout.redundancy > 0 {
-            let [of_score, of_redundancy] = shares(layout.redundancy);
-            let redundancies = redundancies(&keys[candidates]);
-            for (score, redundancy) in chosen_from.iter_mut().zip(redundancies) {
-                *score = of_score * *score - of_redundancy * redundancy;
-            }
-        }
-        selected(chosen_from, count)
     }
 
     /// The kept keys and values with their rows as tensors `[rows, kv heads, width]`; rows never

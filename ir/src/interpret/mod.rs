@@ -10,6 +10,7 @@ pub(crate) mod attend;
 pub mod cache;
 pub mod codes;
 mod plane;
+pub mod second;
 pub mod select;
 pub mod session;
 pub(crate) mod tensor;

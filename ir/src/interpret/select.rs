@@ -64,7 +64,7 @@ pub fn scores(
 }
 
 /// The larger of two numbers; no number if one is none.
-fn larger(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || a > b { a } else { b }
 }
 

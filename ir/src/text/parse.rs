@@ -469,6 +469,8 @@ impl<'t> Line<'t> {
                 reservoir: if self.take("reservoir=") { self.number()? } else { 0 },
                 reselect: if self.take("reselect=") { self.number()? } else { false },
                 redundancy: if self.take("redundancy=") { self.number()? } else { 0 },
+                second: if self.take("second=") { self.number()? } else { 0 },
+                second_share: if self.take("second_share=") { self.number()? } else { 0 },
                 scoring: self.scoring()?,
                 seed: if self.take("seed=") { self.number()? } else { 0 },
             });

@@ -112,6 +112,9 @@ fn write_cache(text: &mut String, id: &str, cache: &CacheDecl) -> fmt::Result {
         if rows.redundancy > 0 {
             write!(text, " redundancy={}", rows.redundancy)?;
         }
+        if rows.second > 0 {
+            write!(text, " second={} second_share={}", rows.second, rows.second_share)?;
+        }
         if rows.scoring != Scoring::default() {
             let Scoring { aggregate, normalise, pooling } = rows.scoring;
             let names = [aggregate.name(), normalise.name(), pooling.name()];

@@ -20,6 +20,14 @@ fn broken_promises_are_named() {
     check("observed=2", "observed=3", "3 observed rows are more than 2 recent rows");
     check("pool=3", "pool=4", "pooling width 4 is even");
     check("pool=3", "pool=3 redundancy=9", "redundancy of 9 % of the scores of rows selected anew");
+    check("pool=3", "pool=3 second=4 second_share=0", "4 rows asked again for 0 % of the selected");
+    check("pool=3", "pool=3 second=0 second_share=9", "0 rows asked again for 9 % of the selected");
+    check("pool=3", "pool=3 second=1 second_share=101", "1 rows asked again for 101 %");
+    check(
+        "snapstream elastic=true sinks=1 selected=2 recent=2 observed=2 pool=3",
+        "random elastic=true sinks=1 selected=2 recent=2 observed=2 pool=3 second=4 second_share=9",
+        "policy random asks no row",
+    );
     check("recent=2", "recent=0", "a cache needs at least one recent row");
     check("key_width=2", "key_width=3", "do not fit k0");
     check(
@@ -79,6 +87,13 @@ fn rows_by_head_are_read_and_written() {
     for wrong in ["[2,x]", "[]", "2,4", "[2,-4]"] {
         assert!(parse(&EXAMPLE.replace("pool=3", &format!("pool=3 by_head={wrong}"))).is_err());
     }
+}
+
+#[test]
+fn second_queries_are_read_and_written() {
+    let text = EXAMPLE.replace("pool=3", "pool=3 redundancy=7 second=64 second_share=25");
+    assert_eq!(crate::text::print(&parse(&text).unwrap()), text);
+    assert!(parse(&EXAMPLE.replace("pool=3", "pool=3 second=64 second_share=x")).is_err());
 }
 
 #[test]

@@ -127,7 +127,8 @@ pub struct LayerCall {
     /// One [`RowSpans`] per row of the step.
     pub spans: *const RowSpans,
     /// Rotated queries of observed rows, f32 `[observed, heads, key_width]`; null when nothing is
-    /// observed. The row at position p goes to index p - `observed_from`.
+    /// observed. The row at position p goes to index p - `observed_from`. Where rows are asked beside
+    /// the last w, all rows of a prompt are observed that it does not go on behind.
     pub observed_queries: *mut f32,
     /// Log-sum-exp of observed rows over all their keys, f32 `[observed, heads]`. Observe may replace
     /// them by those over the candidates.
@@ -207,7 +208,7 @@ pub struct PromptCall {
     pub further: u32,
     /// R: rows at the end that are kept.
     pub recent: u32,
-    /// w: observed queries; they are the last w positions.
+    /// w: queries that score; they are those of the last w positions.
     pub observed: u32,
     /// Ring base row B of the destination.
     pub ring_base: u32,
@@ -254,6 +255,22 @@ pub struct PromptCall {
     pub heads: *const HeadRows,
     /// 1 where rows are selected anew: redundancy counts if the model was compiled so; 0 elsewhere.
     pub anew: u32,
+    /// Rows that are asked beside the last w, of each key/value head, if the model was compiled so: as
+    /// many as there are between the sinks and the last w that are observed, at most a layout's number.
+    pub asked: u32,
+    /// Percent of the selected rows that are chosen by what these attend to.
+    pub second_share: u32,
+    /// Scratch of observe and compact where rows may be asked, f32 [`second_scratch`]; null elsewhere.
+    pub second: *mut f32,
+}
+
+/// Values of [`PromptCall::second`] for a prompt of so many rows of which `asked` are asked: a score of
+/// each key/value head and row, and of each row that is asked its number by key/value head, and query
+/// and log-sum-exp by head. Saturating: what overflows cannot be allocated anyway.
+pub fn second_scratch([heads, kv_heads, key_width]: [u64; 3], rows: u64, asked: u64) -> u64 {
+    let scores = kv_heads.saturating_mul(rows);
+    let of_row = heads.saturating_mul(key_width.saturating_add(1)).saturating_add(kv_heads);
+    scores.saturating_add(of_row.saturating_mul(asked.min(rows)))
 }
 
 /// Values of [`PromptCall::scratch`] for redundancy among a prompt's rows: four of each key/value head

@@ -304,6 +304,10 @@ pub struct CacheLayout {
     /// Where heads differ, the index of the first one's K in `ModelHeader::head_rows`; those of the
     /// layer's other key/value heads follow.
     pub first_head: u32,
+    /// Rows of a prompt, of each key/value head, that are asked beside the last w; 0: none.
+    pub second: u32,
+    /// Percent of the selected rows that are chosen by what these attend to.
+    pub second_share: u32,
 }
 
 impl CacheLayout {
@@ -311,6 +315,12 @@ impl CacheLayout {
     pub fn prompt_rows(&self) -> u32 {
         let beside = [self.growth, self.in_flight, self.reservoir];
         beside.into_iter().fold(self.rows, u32::saturating_sub)
+    }
+
+    /// Queries at the end of a prompt that are kept until it is compacted: all of a prompt where rows may
+    /// be asked beside those that score.
+    pub fn kept_queries(&self) -> u32 {
+        if self.second > 0 { u32::MAX } else { self.observed }
     }
 }
 

@@ -79,6 +79,8 @@ impl Info {
             let beside = part("reservoir", ", reservoir")
                 + &part("growth", room)
                 + &part("redundancy", ", percent of redundancy")
+                + &part("second", ", asked")
+                + &part("second_share", ", percent chosen by these")
                 + &part("in_flight", ", in flight")
                 + &part("further", ", selected beside these by head up to");
             // Where it is all rows, their format is the cache's.
@@ -140,6 +142,8 @@ impl Info {
                     "window": layout.window,
                     "observed": layout.observed,
                     "pool": layout.pool,
+                    "second": layout.second,
+                    "second_share": layout.second_share,
                     "growth": layout.growth,
                     "in_flight": layout.in_flight,
                     "reservoir": layout.reservoir,

@@ -13,6 +13,8 @@
 //! Rows that have moved to a reservoir have lost the order of their positions, which the second and the
 //! third go by: such slots are not gone on in.
 
+use weir_abi::CacheLayout;
+
 use super::request::History;
 use crate::cache::{KeptRows, Placement};
 use crate::forward::{ModelShape, Past};
@@ -156,7 +158,7 @@ fn beginning(
     if alike < past.rows || shape.layouts.iter().any(is_last) {
         return none;
     }
-    let observed = shape.layouts.iter().map(|layout| layout.observed).max().unwrap_or(0);
+    let observed = shape.layouts.iter().map(CacheLayout::kept_queries).max().unwrap_or(0);
     // A longer prompt is computed over rows of the ring's format.
     let rounds = shape.layouts.iter().any(|layout| layout.block_rows > 0);
     if kept.dropped == 0 && !rounds && rows - past.rows >= observed {

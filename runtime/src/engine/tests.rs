@@ -55,6 +55,8 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,

@@ -15,7 +15,7 @@ use crate::weights::LevelSegments;
 pub(super) struct DenseLayer<'a> {
     /// Rows of the prompt at their positions, in slot 0.
     pub planes: LayerPlanes<'a>,
-    /// The last queries that the layer's layout observes, and no others.
+    /// Queries of the last rows: as many as [`Compaction::observed`] says, and no others.
     pub queries: &'a mut [f32],
     /// Their log-sum-exp.
     pub lse: &'a mut [f32],
@@ -25,6 +25,8 @@ pub(super) struct DenseLayer<'a> {
     pub scratch: &'a mut [f32],
     /// Room for a number per head.
     pub floors: &'a mut [f32],
+    /// [`second_values`] of room, where rows may be asked beside the last ones.
+    pub second: &'a mut [f32],
 }
 
 /// Who writes a prompt's rows, and where to.
@@ -61,7 +63,7 @@ impl Compaction<'_> {
             let scores = layer.kind.kv_heads as usize * length as usize;
             dense.scores[..scores].fill(0.0);
         }
-        let DenseLayer { planes, queries, lse, scores, scratch, floors } = dense;
+        let DenseLayer { planes, queries, lse, scores, scratch, floors, second } = dense;
         let LayerPlanes { keys, values, strides, heads } = planes;
         let from = length.saturating_sub(self.observed(layer));
         for segment in [scored.then_some(kind.observe), Some(kind.compact)].into_iter().flatten() {
@@ -80,6 +82,7 @@ impl Compaction<'_> {
                     scores: &mut *scores,
                     scratch: &mut *scratch,
                     floors: &mut *floors,
+                    second: &mut *second,
                     selected_positions,
                 }),
                 ..Visit::new(segment, self.model.layer_weights(row))
@@ -94,9 +97,17 @@ impl Compaction<'_> {
         Ok(())
     }
 
-    /// Queries that a layer observes.
+    /// Rows at the end of the prompt whose queries a layer keeps.
     fn observed(&self, layer: &LayerShape) -> u32 {
-        layer.layout.observed.min(self.latest)
+        layer.layout.kept_queries().min(self.latest)
+    }
+
+    /// Rows that a head asks beside the last ones: between the sinks and those, of the ones whose
+    /// queries are kept.
+    fn asked(&self, layer: &LayerShape, [sinks, observed]: [u32; 2]) -> u32 {
+        let begin = sinks.max(self.length.saturating_sub(self.observed(layer)));
+        let end = self.length.saturating_sub(observed);
+        layer.layout.second.min(end.saturating_sub(begin))
     }
 
     /// What code must know of the prompt; pointers are the team's to fill.
@@ -106,18 +117,22 @@ impl Compaction<'_> {
         // Without sinks and a choice a layout is one ring, which takes as many rows as it has.
         let recent = if drops_rows(layout) { layout.recent } else { placement.ring_rows };
         let sinks = placement.sinks.min(length);
+        let observed = if selects(layer) { layout.observed.min(self.latest) } else { 0 };
+        let is_scored = is_dense(layer, length as usize) && selects(layer);
         PromptCall {
             sinks,
             selected: placement.selected,
             further: placement.further,
             recent: recent.min(length - sinks),
-            observed: if selects(layer) { self.observed(layer) } else { 0 },
+            observed,
             ring_base: placement.ring_base,
             ring_anchor: placement.ring_anchor,
             ring_rows: placement.ring_rows,
             slot: self.cache.number(index, self.slot),
             positions_stride: layout.selected.into(),
             anew: u32::from(self.is_anew && layout.redundancy > 0),
+            asked: if is_scored { self.asked(layer, [sinks, observed]) } else { 0 },
+            second_share: layout.second_share,
             ..prompt_call(length, index)
         }
     }
@@ -154,6 +169,9 @@ pub(super) fn prompt_call(rows: u32, layer: usize) -> PromptCall {
         block_rows: 0,
         heads: std::ptr::null(),
         anew: 0,
+        asked: 0,
+        second_share: 0,
+        second: std::ptr::null_mut(),
     }
 }
 
@@ -164,6 +182,16 @@ pub(super) fn scratch_values(layer: &LayerShape) -> u64 {
     match layout.redundancy {
         0 => 0,
         _ => weir_abi::redundancy_scratch(kind.kv_heads.into(), u64::from(layout.rows) + 1),
+    }
+}
+
+/// Values of scratch that a layer needs to ask rows of a prompt of so many.
+pub(super) fn second_values(layer: &LayerShape, rows: u32) -> u64 {
+    let LayerShape { kind, layout, .. } = layer;
+    let sizes = [kind.heads, kind.kv_heads, kind.key_width].map(u64::from);
+    match layout.second {
+        0 => 0,
+        asked => weir_abi::second_scratch(sizes, rows.into(), asked.into()),
     }
 }
 
@@ -178,14 +206,14 @@ pub(super) fn selects(layer: &LayerShape) -> bool {
     layer.layout.selected > 0 || layer.layout.further > 0
 }
 
-/// As many rows of queries and sums as a layer's layout observes, from the end of those that lie there.
+/// As many rows of queries and sums as a layer's layout wants kept, from the end of those that lie there.
 pub(super) fn last_observed<'a>(
     layer: &LayerShape,
     queries: &'a mut [f32],
     lse: &'a mut [f32],
     rows: u32,
 ) -> (&'a mut [f32], &'a mut [f32]) {
-    let behind = rows.saturating_sub(layer.layout.observed) as usize;
+    let behind = rows.saturating_sub(layer.layout.kept_queries()) as usize;
     let heads = layer.kind.heads as usize;
     let width = layer.kind.key_width as usize;
     (&mut queries[behind * heads * width..], &mut lse[behind * heads..])

@@ -150,6 +150,7 @@ impl Forward {
                     scores: &mut [],
                     scratch: &mut [],
                     floors: &mut [],
+                    second: &mut [],
                     selected_positions: &mut [],
                 }),
                 ..Visit::new(segment, model.layer_weights(row))

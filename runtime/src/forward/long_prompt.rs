@@ -9,7 +9,7 @@
 use weir_abi::RowSpans;
 
 use super::buffer::Buffer;
-use super::compaction::{Compaction, DenseLayer, is_dense, scratch_values, selects};
+use super::compaction::{Compaction, DenseLayer, is_dense, scratch_values, second_values, selects};
 use super::continuation::Behind;
 use super::shape::drops_rows;
 use super::steps::Forward;
@@ -43,6 +43,7 @@ pub(super) struct PromptJob {
     scores: Buffer<f32>,
     scratch: Buffer<f32>,
     floors: Buffer<f32>,
+    second: Buffer<f32>,
     spans: Vec<RowSpans>,
 }
 
@@ -65,17 +66,21 @@ impl PromptJob {
             ))
         };
         let [mut dense, mut queries, mut lse, mut scores, mut scratch, mut floors] = [0_usize; 6];
+        let mut second = 0;
         for layer in layers.iter().filter(|layer| drops_rows(&layer.layout)) {
             let LayerShape { kind, layout, .. } = layer;
             let strides = strides(kind, length as u64, 0).ok_or_else(too_large)?;
             let bytes = strides.key_slot.checked_add(strides.value_slot).ok_or_else(too_large)?;
             dense = dense.max(usize::try_from(bytes).map_err(|_| too_large())?);
-            let rows = if needed { layout.observed as usize * kind.heads as usize } else { 0 };
+            let kept = length.min(layout.kept_queries() as usize);
+            let rows = kept.checked_mul(kind.heads as usize).ok_or_else(too_large)?;
             queries = queries.max(rows * kind.key_width as usize);
             lse = lse.max(rows);
             scores = scores.max(length * kind.kv_heads as usize);
             let anew = usize::try_from(scratch_values(layer)).map_err(|_| too_large())?;
             scratch = scratch.max(scores).max(if needed { anew } else { 0 });
+            let asking = usize::try_from(second_values(layer, length as u32));
+            second = second.max(asking.map_err(|_| too_large())?);
             floors = floors.max(if needed { kind.heads as usize } else { 0 });
         }
         let hidden = length.checked_mul(hidden_width).ok_or_else(too_large)?;
@@ -97,6 +102,7 @@ impl PromptJob {
             scores: Buffer::zeroed(scores),
             scratch: Buffer::zeroed(scratch),
             floors: Buffer::zeroed(floors),
+            second: Buffer::zeroed(second),
             spans: Vec::with_capacity(tile_rows),
         })
     }
@@ -229,7 +235,7 @@ impl Forward {
         let observed = observes.then(|| Observed {
             queries: &mut job.observed_queries[..],
             lse: &mut job.observed_lse[..],
-            from: end - layer.layout.observed.min(job.tokens.len() as u32),
+            from: end - layer.layout.kept_queries().min(job.tokens.len() as u32),
         });
         let row = &self.model.layers()[index];
         let hidden = &mut job.hidden[tile.start * width..tile.end * width];
@@ -267,6 +273,7 @@ impl Forward {
             scores: &mut job.scores,
             scratch: &mut job.scratch,
             floors: &mut job.floors,
+            second: &mut job.second,
         };
         compaction.write(index, layer, rows)?;
         if let Some(behind) = &dense.behind {

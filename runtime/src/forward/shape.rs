@@ -3,7 +3,7 @@
 use weir_abi::{CacheLayout, CachePolicy, FURTHER, IsaLevel, KindEntry};
 
 use super::Past;
-use super::compaction::scratch_values;
+use super::compaction::{scratch_values, second_values};
 use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
 use crate::{CompiledModel, RuntimeError};
 
@@ -222,6 +222,7 @@ fn check_layout(layout: &CacheLayout, context: u32, max_rows: u32) -> Result<(),
     if layout.further > 0 {
         check_by_head(layout, policy)?;
     }
+    check_second(layout, policy)?;
     match policy {
         _ if in_flight > 0 && (reservoir > 0 || layout.reselect != 0) => {
             Err(format!("{in_flight} rows in flight beside a reservoir or selection anew"))
@@ -279,6 +280,16 @@ fn check_reselecting(layout: &CacheLayout) -> Result<(), String> {
     Ok(())
 }
 
+/// Rows are asked by what scores rows, and choose some of those that are selected.
+fn check_second(layout: &CacheLayout, policy: CachePolicy) -> Result<(), String> {
+    let CacheLayout { second, second_share, .. } = *layout;
+    let scores = matches!(policy, CachePolicy::Snapstream | CachePolicy::Snapkv);
+    if (second > 0) != (1..=100).contains(&second_share) || (second > 0 && !scores) {
+        return Err(format!("{second} rows asked for {second_share} % of what is selected"));
+    }
+    Ok(())
+}
+
 /// Heads have different rows beside sinks, a ring, and nothing that is moved or selected anew.
 fn check_by_head(layout: &CacheLayout, policy: CachePolicy) -> Result<(), String> {
     let selects =
@@ -321,7 +332,8 @@ pub struct PrefillBytes {
     pub hidden: u64,
     /// Dense key and value rows of the largest layer.
     pub rows: u64,
-    /// Observed queries with their log-sum-exp, scores and scratch.
+    /// Observed queries with their log-sum-exp (all of a prompt's, where any may be asked), scores and
+    /// scratch.
     pub scores: u64,
 }
 
@@ -337,12 +349,14 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
     };
     let scores = |layer: &LayerShape| {
         let kind = &layer.kind;
-        let observed = u64::from(layer.layout.observed)
+        let observed = u64::from(layer.layout.kept_queries().min(shape.context))
             * u64::from(kind.heads)
             * (u64::from(kind.key_width) + 1);
+        let second = second_values(layer, shape.context);
         let floors = u64::from(kind.heads);
         let scores = length * u64::from(kind.kv_heads);
-        4 * (observed + scores + scores.max(scratch_values(layer)) + floors)
+        let all = observed + scores + scores.max(scratch_values(layer)) + floors;
+        all.saturating_add(second).saturating_mul(4)
     };
     let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
     PrefillBytes {

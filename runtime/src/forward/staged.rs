@@ -16,7 +16,7 @@
 use weir_abi::{CacheLayout, CachePolicy, KindEntry, RowSpans};
 
 use super::buffer::Buffer;
-use super::compaction::{Compaction, DenseLayer, last_observed};
+use super::compaction::{Compaction, DenseLayer, last_observed, second_values};
 use super::steps::head_visits;
 use super::{Forward, StepFault};
 use crate::RuntimeError;
@@ -31,7 +31,8 @@ pub struct StagedPrompt {
     /// Tokens whose rows lie in the planes.
     tokens: Vec<u32>,
     rotary_set: u32,
-    /// Queries that are kept of a prompt, the most that any layout wants.
+    /// Queries that are kept of a prompt, the most that any layout wants; those of all rows where a
+    /// layout may ask any.
     observed: u32,
     /// First position whose queries were kept.
     from: u32,
@@ -40,10 +41,15 @@ pub struct StagedPrompt {
     scores: Buffer<f32>,
     scratch: Buffer<f32>,
     floors: Buffer<f32>,
+    /// Room to ask rows, for the layouts that do.
+    second: Buffer<f32>,
+    /// The sums of the queries that score, beside which a layout may write others in their place.
+    sums: Vec<f32>,
 }
 
 impl StagedPrompt {
-    /// Room for sequences of `context` rows of this model, with the last `observed` queries of a prompt.
+    /// Room for sequences of `context` rows of this model, with the last `observed` queries of a prompt,
+    /// or those of all rows.
     pub fn new(
         forward: &Forward,
         context: u32,
@@ -54,6 +60,7 @@ impl StagedPrompt {
             .iter()
             .map(|layer| LayerShape::alike(layer.kind, every_row(&layer.layout, context)))
             .collect();
+        let observed = observed.min(context);
         let planes = SlotCache::new(&layers, SlotCount::whole(1))?;
         let largest =
             |size: &dyn Fn(&LayerShape) -> u32| layers.iter().map(size).max().unwrap_or(0);
@@ -77,6 +84,8 @@ impl StagedPrompt {
             scores: Buffer::zeroed(scores),
             scratch: Buffer::zeroed(scores),
             floors: Buffer::zeroed(largest(&|layer| layer.kind.heads) as usize),
+            second: Buffer::zeroed(0),
+            sums: Vec::new(),
             layers,
         })
     }
@@ -125,6 +134,8 @@ pub(super) fn every_row(layout: &CacheLayout, context: u32) -> CacheLayout {
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     }
 }
 
@@ -148,8 +159,12 @@ impl Forward {
         let alike = staged.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let alike = if rotary_set == staged.rotary_set { alike } else { 0 };
         let from = prompt.len() - (staged.observed as usize).min(prompt.len());
-        // Queries are not kept with their rows: those that observe are computed for each prompt.
-        let taken_over = alike.min(from).min(prompt.len() - 1);
+        // Queries are not kept with their rows, unless all are: those that observe are computed for each
+        // prompt.
+        let keeps_all = staged.observed >= staged.context();
+        let last = if keeps_all { alike } else { alike.min(from) };
+        let from = if keeps_all { 0 } else { from };
+        let taken_over = last.min(prompt.len() - 1);
         staged.tokens.truncate(taken_over);
         staged.rotary_set = rotary_set;
         staged.from = from as u32;
@@ -224,14 +239,27 @@ impl Forward {
         let is_anew = false;
         let mut compaction =
             Compaction { team, model, segments, arena, cache, slot, length, latest, is_anew };
-        let StagedPrompt { planes, queries, lse, scores, scratch, floors, .. } = staged;
+        let StagedPrompt { planes, queries, lse, scores, scratch, floors, second, sums, .. } =
+            staged;
         let observed = queries.iter_mut().zip(lse);
         for (index, (layer, (queries, lse))) in layers.iter().zip(observed).enumerate() {
-            assert!(layer.layout.observed.min(length) <= kept_queries, "queries that observe");
-            let (queries, lse) = last_observed(layer, queries, lse, kept_queries);
+            let wanted = layer.layout.kept_queries().min(length);
+            assert!(wanted <= kept_queries, "queries that observe");
+            let values = second_values(layer, length) as usize;
+            if second.len() < values {
+                *second = Buffer::zeroed(values);
+            }
+            // The others that take the prompt over find the sums as they were.
+            let heads = layer.kind.heads;
+            let scoring = (kept_queries - layer.layout.observed.min(kept_queries)) * heads;
+            let scoring = scoring as usize..(kept_queries * heads) as usize;
+            sums.clear();
+            sums.extend_from_slice(&lse[scoring.clone()]);
             let planes = planes.planes(index);
-            let dense = DenseLayer { planes, queries, lse, scores, scratch, floors };
+            let (queries, last) = last_observed(layer, queries, lse, kept_queries);
+            let dense = DenseLayer { planes, queries, lse: last, scores, scratch, floors, second };
             compaction.write(index, layer, dense)?;
+            lse[scoring].copy_from_slice(sums);
         }
         Ok(())
     }

@@ -183,10 +183,19 @@ unsafe extern "C" fn observe(context: *const StepContext, thread: u32, _threads:
     // SAFETY: observe receives a prompt whose scratch has the documented sizes.
     unsafe {
         let prompt = *rows.context.prompt;
-        let observed = (0..(prompt.observed * HEADS) as usize).fold(0_u32, |sum, index| {
-            let (query, lse) = (*layer.observed_queries.add(index), *layer.observed_lse.add(index));
-            sum.wrapping_add(query.to_bits()).wrapping_add(lse.to_bits())
-        });
+        let (end, begin) = (prompt.rows, prompt.rows - prompt.observed);
+        // The first ones of those that may be asked, in place of the best.
+        let first = prompt.sinks.max(layer.observed_from);
+        let rows = (begin..end).chain(first..first + prompt.asked);
+        let observed = rows.flat_map(|row| (0..HEADS).map(move |head| (row, head))).fold(
+            0_u32,
+            |sum, (row, head)| {
+                let index = ((row - layer.observed_from) * HEADS + head) as usize;
+                let query = *layer.observed_queries.add(index);
+                let lse = *layer.observed_lse.add(index);
+                sum.wrapping_add(query.to_bits()).wrapping_add(lse.to_bits())
+            },
+        );
         for head in 0..HEADS {
             for row in prompt.sinks..prompt.rows - prompt.recent {
                 *prompt.scores.add((head * prompt.rows + row) as usize) =
@@ -281,6 +290,8 @@ fn layout(policy: CachePolicy, elastic: bool, rows: [u32; 3], window: u32) -> Ca
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     }
 }
 
@@ -469,8 +480,12 @@ fn visible_positions(
             fixed.extend(&order[sinks.min(length)..first]);
         } else {
             first = length - recent;
-            let from = turn.end - turn.len().min(layout.observed as usize);
-            let observed = (from..turn.end)
+            let window = turn.len().min(layout.observed as usize);
+            // Of the turn's own rows, between the sinks and the last ones.
+            let own = (length - turn.len()).max(sinks)..length - window;
+            let asked = own.take(layout.second as usize).map(|place| order[place]);
+            let observed = (turn.end - window..turn.end)
+                .chain(asked)
                 .flat_map(|p| (0..HEADS).map(move |head| query(states[p], head)))
                 .fold(0_u32, |sum, query| {
                     sum.wrapping_add(query.to_bits()).wrapping_add((query + 1.0).to_bits())

@@ -3,7 +3,8 @@
 
 use weir_abi::{IsaLevel, KEY_BLOCK};
 
-use super::{FOURS, QUERIES, Rows};
+use super::QUERIES;
+use super::rows::{FOURS, Rows};
 use crate::emit::{Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, LANES, Value};
 use crate::kernels::attention::{BlockOfKeys, CacheShape, emit_block_products};
 

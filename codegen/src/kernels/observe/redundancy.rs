@@ -16,7 +16,9 @@ use weir_abi::KEY_BLOCK;
 use weir_ir::interpret::select::{ALIKE, LEAST_LENGTH, shares};
 
 use super::products::Products;
-use super::{Call, FOURS, QUERIES, Rows, Runs, divided, joined};
+use super::rows::{FOURS, Rows, divided, joined};
+use super::runs::Runs;
+use super::{Call, QUERIES};
 use crate::emit::{Body, FLOAT, FloatCC, INT, INTS, InstBuilder, IntCC, LANES, Value};
 use crate::kernels::attention::{BlockOfKeys, plane_rows};
 

@@ -60,7 +60,7 @@ fn latent_rows_keep_the_bound_of_attention() {
 fn redundancy_of_latent_rows_keeps_its_bound() {
     let mut random = Random::new(75);
     let scoring = Scoring::default();
-    let source = ScoreSource::Queries { pool: 5, scoring, redundancy: 90 };
+    let source = ScoreSource::Queries { pool: 5, scoring, redundancy: 90, second: false };
     for formats in Formats::all() {
         let heads = [4, 1, LATENT[0], LATENT[1]];
         check_heads(&mut random, heads, formats, (source, LATENT_SCALE), true);
@@ -69,7 +69,7 @@ fn redundancy_of_latent_rows_keeps_its_bound() {
 
 fn scored_by(aggregate: Aggregate, normalise: Normalise, pool: usize) -> ScoreSource {
     let scoring = Scoring { aggregate, normalise, pooling: Pooling::Average };
-    ScoreSource::Queries { pool, scoring, redundancy: 0 }
+    ScoreSource::Queries { pool, scoring, redundancy: 0, second: true }
 }
 
 /// Selection of a group is by the mean of its heads, or by the largest.

@@ -1,8 +1,9 @@
 //! Scores of a prompt's candidates against double precision, and the selection that follows from
 //! them against sorting.
 
-use weir_abi::{KEY_TILE, LayerCall, PromptCall, redundancy_scratch};
+use weir_abi::{KEY_TILE, LayerCall, PromptCall, redundancy_scratch, second_scratch};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
+use weir_ir::interpret::second::{FOLLOWING, NEAR, share_of};
 use weir_ir::interpret::select::lot;
 use weir_ir::interpret::stored;
 
@@ -27,6 +28,8 @@ struct Prompt {
     block_rows: usize,
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Last rows whose queries are there: those that score, or more, of which some may be asked.
+    queried: usize,
     queries: Vec<f32>,
     lse: Vec<f32>,
 }
@@ -51,6 +54,7 @@ impl Prompt {
                     pooling: Pooling::ALL[random.below(3)],
                 },
                 redundancy: [0, 0, 90, 100, 1 + random.below(99) as u32][random.below(5)],
+                second: random.below(2) == 0,
             },
         };
         Prompt::new(random, [heads, kv_heads, key_width, value_width], formats, (source, 0.4))
@@ -82,7 +86,17 @@ impl Prompt {
         let ring_rows = recent + random.below(9);
         let ring_base = sinks + selected + random.below(3);
         let observed = 1 + random.below(recent.min(11));
-        let queries = random.units(observed * heads * key_width);
+        let before = rows - sinks - observed;
+        let (queried, asked) = match source {
+            ScoreSource::Queries { second: true, .. } => {
+                let among = random.below(before + 1);
+                let beyond = random.below(2) * random.below(sinks + 1);
+                let queried = observed + among + if among == before { beyond } else { 0 };
+                (queried, random.below(among + 1).min(1 + random.below(80)))
+            }
+            _ => (observed, 0),
+        };
+        let queries = random.units(queried * heads * key_width);
         let keys = match source {
             ScoreSource::Queries { redundancy: 1.., .. } => {
                 alike(random, kv_heads * rows, key_width)
@@ -121,6 +135,9 @@ impl Prompt {
                 block_rows: 0,
                 heads: null(),
                 anew: u32::from(random.below(4) > 0),
+                asked: asked as u32,
+                second_share: 1 + random.below(100) as u32,
+                second: null_mut(),
             },
             source,
             kept: ring_base + ring_rows,
@@ -129,11 +146,12 @@ impl Prompt {
                 .max(1),
             keys: held(&mut keys.into_iter()),
             values: held(&mut random.units(kv_heads * rows * value_width).into_iter()),
-            lse: vec![0.0; observed * heads],
+            queried,
+            lse: vec![0.0; queried * heads],
             queries: queries.iter().map(|v| v * 2.0).collect(),
             spec,
         };
-        for query in 0..observed {
+        for query in 0..queried {
             for head in 0..heads {
                 let sum: f64 = (0..rows).map(|row| prompt.score(query, head, row).0.exp()).sum();
                 prompt.lse[query * heads + head] = sum.ln() as f32;
@@ -193,13 +211,33 @@ impl Prompt {
                 let lot = |row| lot(seed, self.call.layer, kv_head as u32, row as u32);
                 return candidates.map(|row| (f64::from(lot(row)), 0.0)).collect();
             }
-            ScoreSource::Queries { pool, scoring, redundancy } => (pool, scoring, redundancy),
+            ScoreSource::Queries { pool, scoring, redundancy, .. } => (pool, scoring, redundancy),
         };
-        let scored = match scoring.pooling {
-            Pooling::Reference => 0..self.count(self.call.rows - self.call.observed),
-            _ => candidates.clone(),
-        };
+        let scored = self.scored(scoring);
         let raw = self.attention(kv_head, scored.clone(), scoring);
+        let scores = self.pooled(&raw, scored, (pool, scoring));
+        if redundancy == 0 || self.call.anew == 0 {
+            return scores;
+        }
+        let keys: Vec<Vec<f64>> = candidates.map(|row| self.key(kv_head, row)).collect();
+        counted(&keys, &scores, redundancy)
+    }
+
+    /// Rows whose scores are pooled.
+    fn scored(&self, scoring: Scoring) -> std::ops::Range<usize> {
+        match scoring.pooling {
+            Pooling::Reference => 0..self.count(self.call.rows - self.call.observed),
+            _ => self.candidates(),
+        }
+    }
+
+    /// What candidates and their neighbours come to.
+    fn pooled(
+        &self,
+        raw: &[(f64, f64)],
+        scored: std::ops::Range<usize>,
+        (pool, scoring): (usize, Scoring),
+    ) -> Vec<(f64, f64)> {
         let reach = pool / 2;
         let pooled = |row: usize| {
             let at = row - scored.start;
@@ -211,12 +249,62 @@ impl Prompt {
             };
             mean(near.iter().copied(), count)
         };
-        let scores: Vec<(f64, f64)> = candidates.clone().map(pooled).collect();
-        if redundancy == 0 || self.call.anew == 0 {
-            return scores;
+        self.candidates().map(pooled).collect()
+    }
+
+    /// The first queries are those of this row.
+    fn queried_from(&self) -> usize {
+        self.count(self.call.rows) - self.queried
+    }
+
+    /// Whether these are the rows that a key/value head asks: as many as there are to ask, ascending, and
+    /// no other one is better by more than the errors of both. Rows whose best is the same one are equal.
+    fn check_asked(&self, kv_head: usize, asked: &[usize], scoring: Scoring) {
+        assert!(asked.is_sorted_by(|a, b| a < b), "{asked:?}");
+        let sinks = self.count(self.call.sinks);
+        let end = self.count(self.call.rows - self.call.observed);
+        let raw = self.attention(kv_head, sinks..end, scoring);
+        let begin = sinks.max(self.queried_from());
+        let peak = |row: usize| {
+            let near = &raw[(row + 1 - sinks).saturating_sub(FOLLOWING)..=row - sinks];
+            largest(near.iter().copied())
+        };
+        let others = (begin..end).filter(|row| !asked.contains(row));
+        let others: Vec<(usize, (f64, f64))> = others.map(|row| (row, peak(row))).collect();
+        assert_eq!(asked.len() + others.len(), end - begin, "{asked:?}");
+        for row in asked {
+            let (best, error) = peak(*row);
+            for (other, (score, other_error)) in &others {
+                assert!(*score <= best + error + other_error, "{other} in place of {row}");
+                assert!(*score != best || other > row, "{other} is equal to {row} and earlier");
+            }
         }
-        let keys: Vec<Vec<f64>> = candidates.map(|row| self.key(kv_head, row)).collect();
-        counted(&keys, &scores, redundancy)
+    }
+
+    /// Scores of the candidates by what the rows attend to that are asked.
+    fn second_scores(
+        &self,
+        kv_head: usize,
+        asked: &[usize],
+        (pool, scoring): (usize, Scoring),
+    ) -> Vec<(f64, f64)> {
+        let ScoreSpec { heads, .. } = self.spec.score;
+        let group = heads / self.spec.cache.kv_heads;
+        let members = kv_head * group..(kv_head + 1) * group;
+        let of_row = |key: usize| {
+            let far = asked.iter().filter(|row| **row > key + NEAR);
+            largest(far.map(|row| {
+                let query = row - self.queried_from();
+                let weights = members.clone().map(|head| {
+                    let sum = f64::from(self.lse[query * heads + head]);
+                    weight(self.score(query, head, key), (sum, 0.0))
+                });
+                mean(weights, group as f64)
+            }))
+        };
+        let scored = self.scored(scoring);
+        let raw: Vec<(f64, f64)> = scored.clone().map(of_row).collect();
+        self.pooled(&raw, scored, (pool, scoring))
     }
 
     /// What rows of a key/value head get before pooling, and the bounds of its errors.
@@ -227,19 +315,19 @@ impl Prompt {
         scoring: Scoring,
     ) -> Vec<(f64, f64)> {
         let group = self.spec.score.heads / self.spec.cache.kv_heads;
-        let observed = self.count(self.call.observed);
+        let observed = self.queried - self.count(self.call.observed)..self.queried;
         let is_mean = scoring.aggregate == Aggregate::Mean;
         let by_head: Vec<Vec<(f64, f64)>> = (kv_head * group..(kv_head + 1) * group)
             .map(|head| {
                 let sums: Vec<(f64, f64)> =
-                    (0..observed).map(|query| self.sum(query, head, scoring)).collect();
+                    observed.clone().map(|query| self.sum(query, head, scoring)).collect();
                 let of_row = |row: usize| {
-                    let weights = sums
-                        .iter()
-                        .enumerate()
+                    let weights = observed
+                        .clone()
+                        .zip(&sums)
                         .map(|(query, sum)| weight(self.score(query, head, row), *sum));
                     match is_mean {
-                        true => mean(weights, observed as f64),
+                        true => mean(weights, observed.len() as f64),
                         false => largest(weights),
                     }
                 };
@@ -279,13 +367,27 @@ impl Prompt {
     }
 
     /// Positions with the best scores, ascending; among equals the first.
-    fn best(&self, scores: &[f32]) -> Vec<u32> {
+    fn best(&self, scores: &[f32], count: usize) -> Vec<u32> {
         let mut order: Vec<usize> = self.candidates().collect();
         // Stable, and the two zeros are equal.
         order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
-        order.truncate(self.count(self.call.selected));
+        order.truncate(count);
         order.sort_unstable();
         order.into_iter().map(|position| position as u32).collect()
+    }
+
+    /// Positions that a head selects, ascending.
+    fn selected(&self, scores: &[f32], second: &[f32]) -> Vec<u32> {
+        let count = self.count(self.call.selected);
+        if self.call.asked == 0 {
+            return self.best(scores, count);
+        }
+        let share = share_of(count, self.call.second_share);
+        let mut second = second.to_vec();
+        for row in self.best(scores, count - share) {
+            second[row as usize] = f32::INFINITY;
+        }
+        self.best(&second, count)
     }
 
     /// Positions of the rows that a head keeps, with their places in the destination.
@@ -372,6 +474,9 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     let compared = redundancy_scratch(cache.kv_heads as u64, rows as u64) as usize;
     let mut scratch = poison(compared.max(cache.kv_heads * rows));
     let mut floors = poison(prompt.spec.score.heads);
+    let sizes = [prompt.spec.score.heads, cache.kv_heads, cache.key_width].map(|size| size as u64);
+    let asked = prompt.count(prompt.call.asked);
+    let mut second = poison(second_scratch(sizes, rows as u64, asked as u64) as usize);
     let stride = prompt.call.positions_stride as usize;
     let mut positions = poison(cache.kv_heads * stride);
     let widths = [cache.key_width, cache.value_width];
@@ -396,7 +501,7 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
         spans: null(),
         observed_queries: queries.bytes().as_mut_ptr().cast(),
         observed_lse: lse.bytes().as_mut_ptr().cast(),
-        observed_from: prompt.call.rows - prompt.call.observed.min(prompt.call.rows),
+        observed_from: prompt.queried_from() as u32,
         layer: 0,
         key_ring: 0,
         value_ring: 0,
@@ -413,6 +518,7 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
         scores: scores.bytes().as_mut_ptr().cast(),
         scratch: scratch.bytes().as_mut_ptr().cast(),
         floors: floors.bytes().as_mut_ptr().cast(),
+        second: second.bytes().as_mut_ptr().cast(),
         selected_positions: positions.bytes().as_mut_ptr().cast(),
         key_ring,
         value_ring,
@@ -428,12 +534,13 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
     Kernel::new(observe).call_team(&words, threads);
     let candidates = prompt.candidates();
-    let observed = floats(scores.bytes());
+    let (observed, second_observed) = (floats(scores.bytes()), floats(second.bytes()));
     let level = levels[random.below(levels.len())];
     let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
     Kernel::new(observe).call_team(&words, threads % 3 + 1);
-    let again = floats(scores.bytes());
-    assert!(bytes(&observed) == bytes(&again), "scores depend on threads or the level");
+    for (before, now) in [(&observed, &mut scores), (&second_observed, &mut second)] {
+        assert!(bytes(before) == now.bytes(), "scores depend on threads or the level");
+    }
     for kv_head in 0..cache.kv_heads {
         let scores = prompt.scores(kv_head);
         let head = &observed[kv_head * rows..][..rows];
@@ -446,20 +553,26 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
             within(&(prompt.spec, prompt.source, level, kv_head, row), *got, exact, bound);
         }
     }
+    check_second(&prompt, &second_observed);
 
-    let mut chosen = observed;
+    let (mut chosen, mut chosen_second) = (observed, second_observed);
     if has_ties {
-        for score in chosen.iter_mut().filter(|score| **score != POISON) {
+        let scored = cache.kv_heads * rows;
+        let all = chosen.iter_mut().chain(&mut chosen_second[..scored]);
+        for score in all.filter(|score| **score != POISON) {
             *score = [0.0, -0.0, 1.5, -2.0, 1e-42, 3e38][random.below(6)];
         }
         scores.bytes().copy_from_slice(&bytes(&chosen));
+        second.bytes().copy_from_slice(&bytes(&chosen_second));
     }
-    let compact = |assembly: &mut Assembly| emit_compact(assembly, "compact", &cache);
+    let asks = prompt.source.asks();
+    let compact = |assembly: &mut Assembly| emit_compact(assembly, "compact", &cache, asks);
     Kernel::new(compact).call_team(&words, threads);
     let positions = positions.finish();
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| positions[at * 4 + byte]));
     for kv_head in 0..cache.kv_heads {
-        let best = prompt.best(&chosen[kv_head * rows..][..rows]);
+        let of_head = kv_head * rows..(kv_head + 1) * rows;
+        let best = prompt.selected(&chosen[of_head.clone()], &chosen_second[of_head]);
         let got: Vec<u32> = (0..best.len()).map(|at| word(kv_head * stride + at)).collect();
         assert_eq!(got, best, "head {kv_head}");
         let rest = best.len()..stride;
@@ -483,7 +596,29 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     let [keys_expected, values_expected] = kept_planes(&expected);
     assert!(to_keys.finish() == keys_expected, "keys in the destination");
     assert!(to_values.finish() == values_expected, "values in the destination");
-    for buffer in [keys, values, queries, lse, scores, scratch, floors] {
+    for buffer in [keys, values, queries, lse, scores, scratch, floors, second] {
         buffer.finish();
+    }
+}
+
+/// Rows that were asked, and scores by what they attend to, as observe has left them.
+fn check_second(prompt: &Prompt, found: &[f32]) {
+    let (rows, asked) = (prompt.count(prompt.call.rows), prompt.count(prompt.call.asked));
+    let ScoreSource::Queries { pool, scoring, .. } = prompt.source else { return };
+    let kv_heads = prompt.spec.cache.kv_heads;
+    if asked == 0 {
+        assert!(found.iter().all(|number| *number == POISON), "nobody was asked");
+        return;
+    }
+    let candidates = prompt.candidates();
+    for kv_head in 0..kv_heads {
+        let numbers = &found[kv_heads * rows + kv_head * asked..][..asked];
+        let numbers: Vec<usize> = numbers.iter().map(|row| row.to_bits() as usize).collect();
+        prompt.check_asked(kv_head, &numbers, scoring);
+        let exact = prompt.second_scores(kv_head, &numbers, (pool, scoring));
+        let got = &found[kv_head * rows..][candidates.clone()];
+        for (place, (got, (exact, bound))) in got.iter().zip(exact).enumerate() {
+            within(&(prompt.spec, prompt.source, kv_head, place), *got, exact, bound);
+        }
     }
 }

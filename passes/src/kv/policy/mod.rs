@@ -47,6 +47,10 @@ pub struct KvOptions {
     pub recent: Option<u32>,
     /// w.
     pub observed: Option<u32>,
+    /// Rows whose queries are asked beside the last ones.
+    pub second: Option<u32>,
+    /// Percent of the selected rows that these choose.
+    pub second_share: Option<u32>,
     /// Pooling width.
     pub pool: Option<u32>,
     /// How candidates are scored.
@@ -123,6 +127,8 @@ impl KvOptions {
             sinks: None,
             recent: None,
             observed: None,
+            second: None,
+            second_share: None,
             pool: None,
             scoring: Scoring::default(),
             elastic: true,
@@ -152,6 +158,8 @@ impl KvOptions {
                 "sinks" => options.sinks = Some(number("sinks", value, 0)?),
                 "recent" => options.recent = Some(number("recent", value, 1)?),
                 "window" => options.observed = Some(number("window", value, 1)?),
+                "second" => options.second = Some(number("second", value, 0)?),
+                "second_share" => options.second_share = Some(percent("second_share", value)?),
                 "pool" => options.pool = Some(odd(value)?),
                 "pooling" => options.scoring.pooling = named("pooling", value, POOLINGS)?,
                 "agg" => options.scoring.aggregate = named("agg", value, AGGREGATES)?,
@@ -162,7 +170,7 @@ impl KvOptions {
                 "budget" => options.budget = Budget::parse(value)?,
                 "reservoir" => options.reservoir = Some(number("reservoir", value, 1)?),
                 "reselect" => options.reselect = Some(number("reselect", value, 1)?),
-                "redundancy" => options.redundancy = Some(percent(value)?),
+                "redundancy" => options.redundancy = Some(percent("redundancy", value)?),
                 "draft" => options.draft = Some(number("draft", value, 1)?),
                 "seed" => options.seed = Some(number("seed", value, 0)?),
                 _ => options.elastic = mode(value)?,
@@ -337,7 +345,20 @@ impl KvOptions {
             )));
         }
         let pool = self.pool.unwrap_or(POOL);
-        Ok(CacheRows { observed, pool, scoring: self.scoring, ..rows })
+        let [second, second_share] = self.second_queries()?;
+        Ok(CacheRows { observed, second, second_share, pool, scoring: self.scoring, ..rows })
+    }
+
+    /// Rows that are asked beside the last ones, and percent of the selected rows that they choose.
+    fn second_queries(&self) -> Result<[u32; 2], KvError> {
+        match (self.second.unwrap_or(0), self.second_share) {
+            (0, None) => Ok([0; 2]),
+            (0, Some(_)) => Err(KvError::Numbers(
+                "second_share= is of the rows that second queries choose: it needs second="
+                    .to_owned(),
+            )),
+            (second, share) => Ok([second, share.unwrap_or(SECOND_SHARE)]),
+        }
     }
 }
 
@@ -361,6 +382,9 @@ fn check_compared(rows: &CacheRows) -> Result<(), KvError> {
 /// w where nobody says, if there are as many recent rows.
 const OBSERVED: u32 = 32;
 
+/// Percent of the selected rows that second queries choose where nobody says.
+const SECOND_SHARE: u32 = 25;
+
 /// κ where nobody says. A question finds the beginning of what it asks for, and pooling keeps the rest:
 /// with 5, SnapKV's, answers of several tokens lose their ends (`docs/evaluation.md` has the figures).
 const POOL: u32 = 21;
@@ -377,6 +401,8 @@ impl fmt::Display for KvOptions {
             ("sinks", self.sinks),
             ("recent", self.recent),
             ("window", self.observed),
+            ("second", self.second),
+            ("second_share", self.second_share),
             ("pool", self.pool),
             ("limit", self.limit),
             ("reservoir", self.reservoir),
@@ -416,11 +442,11 @@ fn number(option: &'static str, value: &str, least: u32) -> Result<u32, KvError>
     }
 }
 
-fn percent(value: &str) -> Result<u32, KvError> {
+fn percent(option: &'static str, value: &str) -> Result<u32, KvError> {
     let wanted = "a percentage from 1 to 100";
     match value.parse::<u32>() {
         Ok(number @ 1..=100) => Ok(number),
-        _ => Err(KvError::Value { option: "redundancy", wanted, value: value.to_owned() }),
+        _ => Err(KvError::Value { option, wanted, value: value.to_owned() }),
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) const POLICY: Policy = Policy {
         "sinks",
         "recent",
         "window",
+        "second",
+        "second_share",
         "pool",
         "pooling",
         "agg",

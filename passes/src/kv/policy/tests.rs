@@ -130,6 +130,21 @@ fn scores_are_made_as_asked() {
 }
 
 #[test]
+fn second_queries_choose_a_quarter_unless_told() {
+    let second = |text: &str| {
+        let rows = KvOptions::parse(text).unwrap().rows(4096, &[2]).unwrap().remove(0);
+        rows.check().unwrap();
+        (rows.second, rows.second_share)
+    };
+    assert_eq!(second("snapstream"), (0, 0));
+    assert_eq!(second("snapstream,second=0"), (0, 0));
+    assert_eq!(second("snapstream,second=64"), (64, 25));
+    assert_eq!(second("snapkv,second=9,second_share=100"), (9, 100));
+    // Also where nothing is selected.
+    assert_eq!(second("snapstream,rows=64,sinks=8,recent=56,second=9"), (9, 25));
+}
+
+#[test]
 fn every_context_has_start_values() {
     for context in 1..3000 {
         for text in ["full", "stream", "snapstream", "snapkv", "random"] {
@@ -153,7 +168,7 @@ fn errors_name_the_place() {
         (
             "snapkv,reservoir=3",
             "policy snapkv has no option \"reservoir\"; it has rows, sinks, \
-            recent, window, pool, pooling, agg, normalise, limit, draft, budget",
+            recent, window, second, second_share, pool, pooling, agg, normalise, limit, draft, budget",
         ),
         (
             "stream,rows=64,reservoir=8,draft=3",
@@ -176,6 +191,24 @@ fn errors_name_the_place() {
         (
             "snapstream,rows=64,reselect=9,redundancy=101",
             "option \"redundancy\" takes a percentage from 1 to 100, not \"101\"",
+        ),
+        (
+            "snapkv,second_share=30",
+            "second_share= is of the rows that second queries choose: it needs second=",
+        ),
+        (
+            "snapstream,second=0,second_share=30",
+            "second_share= is of the rows that second queries choose: it needs second=",
+        ),
+        (
+            "snapstream,second=9,second_share=0",
+            "option \"second_share\" takes a percentage from 1 to 100, not \"0\"",
+        ),
+        ("snapstream,second=x", "option \"second\" takes a number, not \"x\""),
+        (
+            "stream,second=9",
+            "policy stream has no option \"second\"; it has rows, sinks, recent, reservoir, seed, \
+             draft",
         ),
         ("stream,draft=0", "option \"draft\" takes a number of at least 1, not \"0\""),
         ("stream,reservoir=0", "option \"reservoir\" takes a number of at least 1, not \"0\""),
@@ -233,6 +266,8 @@ fn text_round_trips() {
         "snapstream,rows=64,window=8,mode=static",
         "snapstream,rows=64,pooling=reference,agg=max,normalise=candidates",
         "snapkv,rows=64,limit=128",
+        "snapstream,rows=64,window=8,second=64",
+        "snapkv,rows=64,second=64,second_share=40,pool=9",
         "random,rows=64,seed=9",
         "stream,rows=8,reservoir=3",
         "snapstream,rows=64,reservoir=8,seed=9",

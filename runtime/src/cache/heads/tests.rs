@@ -39,6 +39,8 @@ fn layer(by_head: &[u32]) -> LayerShape {
             block_rows: 0,
             further: most - least,
             first_head: 0,
+            second: 0,
+            second_share: 0,
         },
         by_head: by_head.into(),
     }

@@ -31,6 +31,8 @@ pub(in crate::cache) fn layout(
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     }
 }
 

@@ -34,6 +34,8 @@ fn cache(rows: u32) -> SlotCache {
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     };
     SlotCache::new(&[LayerShape::alike(kind, layout)], SlotCount::whole(4)).unwrap()
 }

@@ -18,8 +18,10 @@ fn arms() -> Vec<Vec<CacheLayout>> {
         vec![layout, window, layout, layout, layout]
     };
     let wide = CacheLayout { observed: 1, ..layout(CachePolicy::Snapstream, true, [1, 6, 3], 0) };
+    let asking = CacheLayout { second: 3, second_share: 50, ..wide };
     vec![
         layouts(true),
+        vec![asking, window, asking, asking, asking],
         layouts(false),
         all([2, 3, 4], true),
         vec![wide, window, wide, wide, wide],
@@ -69,7 +71,7 @@ fn every_arm_answers_as_its_own_model_would() {
                 assert_eq!(answer.ids, expected, "{} rows, {slots} slots", asked.prompt.len());
             }
         }
-        let [first, wide] = [&answers[0][0].rows, &answers[0][3].rows];
+        let [first, wide] = [&answers[0][0].rows, &answers[0][4].rows];
         let rows = asked[0].prompt.len() as u32 + ANSWER as u32 - 1;
         assert_eq!((first.kept, first.dropped), (9, rows - 9));
         assert_eq!((wide.kept, wide.dropped), (10, rows - 10));
@@ -80,7 +82,7 @@ fn every_arm_answers_as_its_own_model_would() {
 fn an_answer_ends_where_the_caller_says() {
     let asked = questions();
     let mut comparison = comparison(2);
-    let mut told = vec![vec![Vec::new(); 5]; asked.len()];
+    let mut told = vec![vec![Vec::new(); 6]; asked.len()];
     let mut ends = |prompt: usize, arm: usize, token: u32| {
         told[prompt][arm].push(token);
         told[prompt][arm].len() == 2

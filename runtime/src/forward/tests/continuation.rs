@@ -30,8 +30,11 @@ fn whole(rows: usize) -> Vec<std::ops::Range<usize>> {
 fn every_turn_of_a_conversation_agrees_with_the_reference() {
     // Prompts that take over rows: exactly, in part by themselves, and incrementally.
     let mut reused = [0; 2];
-    for elastic in [true, false] {
-        let layouts = layouts(elastic);
+    for (elastic, second) in [(true, 0), (false, 0), (true, 2)] {
+        let mut layouts = layouts(elastic);
+        for layout in layouts.iter_mut().filter(|layout| layout.selected > 0) {
+            (layout.second, layout.second_share) = (second, if second > 0 { 50 } else { 0 });
+        }
         let model = model(&layouts);
         for (first, new) in (1..=14).flat_map(|first| [1, 2, 4, 6].map(|new| (first, new))) {
             for history in History::ALL {
@@ -43,7 +46,9 @@ fn every_turn_of_a_conversation_agrees_with_the_reference() {
                 let mut turns = whole(first);
                 for turn in 0..3 {
                     let given = answer(&mut engine, &tokens, history, ANSWER);
-                    let place = format!("elastic {elastic} {first}+{new} {history:?} turn {turn}");
+                    let place = format!(
+                        "elastic {elastic}, {second} asked: {first}+{new} {history:?} turn {turn}"
+                    );
                     assert!(history == History::Incremental || given.usage.history == history);
                     if given.usage.history == History::Exact {
                         turns = whole(tokens.len());

@@ -36,6 +36,8 @@ fn counting(slots: u32) -> Counting {
         block_rows: 0,
         further: 0,
         first_head: 0,
+        second: 0,
+        second_share: 0,
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,
