@@ -553,7 +553,7 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
             within(&(prompt.spec, prompt.source, level, kv_head, row), *got, exact, bound);
         }
     }
-    check_second(&prompt, &second_observed);
+    check_second(prompt, &second_observed);
 
     let (mut chosen, mut chosen_second) = (observed, second_observed);
     if has_ties {
