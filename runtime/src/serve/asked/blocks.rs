@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::choice::{Called, ReadTool, ToolChoice, Tools};
 use super::constraints::FlatFormat;
-use super::lists::AtMost;
+use super::lists::{AtMost, Object};
 use super::messages::{Content, check_arguments, no_tools};
 use super::tools::{ToolList, check_name, definition};
 use super::unsupported;
@@ -29,7 +29,7 @@ pub struct AnthropicFields {
     tools: Option<ToolList>,
     tool_choice: Option<ChoiceFields>,
     thinking: Option<Typed>,
-    output_config: Option<OutputFields>,
+    output_config: Option<Object<OutputFields>>,
     /// The same by its older name.
     output_format: Option<Box<RawValue>>,
     mcp_servers: Option<Vec<IgnoredAny>>,
@@ -166,7 +166,7 @@ impl AnthropicFields {
         model: &Model,
         given: Option<Grammar>,
     ) -> Result<Option<Grammar>, Failure> {
-        let newer = self.output_config.as_ref().and_then(|output| output.format.as_deref());
+        let newer = self.output_config.as_ref().and_then(|output| output.0.format.as_deref());
         let given = FlatFormat::constrain("output_config.format", newer, model, given)?;
         FlatFormat::constrain("output_format", self.output_format.as_deref(), model, given)
     }

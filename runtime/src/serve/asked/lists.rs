@@ -6,6 +6,7 @@
 use std::fmt::Formatter;
 use std::marker::PhantomData;
 
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -43,6 +44,11 @@ pub struct Entries<T, const MOST: usize> {
     /// Names and values.
     pub entries: Vec<(String, T)>,
 }
+
+/// An object and nothing else: readers that serde derives take a list of the fields' values as well, and
+/// where every field may be absent, any list of nulls.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
 
 /// Adds the rest of a list, which has `most` entries at most.
 fn rest_of<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
@@ -107,6 +113,24 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Entries<T
                     entries.push(entry);
                 }
                 Ok(Entries { entries })
+            }
+        }
+        deserializer.deserialize_map(Reader(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                write!(f, "an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
             }
         }
         deserializer.deserialize_map(Reader(PhantomData))
