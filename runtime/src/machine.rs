@@ -167,7 +167,12 @@ fn missing_x86_64_v3() -> Vec<&'static str> {
         ("POPCNT", std::arch::is_x86_feature_detected!("popcnt")),
         ("SSE4.2", std::arch::is_x86_feature_detected!("sse4.2")),
     ];
-    features.into_iter().filter(|(_, present)| !present).map(|(name, _)| name).collect()
+    absent(&features)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn absent(features: &[(&'static str, bool)]) -> Vec<&'static str> {
+    features.iter().filter(|(_, present)| !present).map(|(name, _)| *name).collect()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -177,28 +182,22 @@ fn missing_x86_64_v3() -> Vec<&'static str> {
 
 /// Refuses processors that no level runs on. Asked before anything else is done.
 pub fn check_processor() -> Result<(), RuntimeError> {
-    let missing = missing_x86_64_v3();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(RuntimeError::Machine(format!(
-        "this processor is older than x86-64-v3, which compiled models need: it lacks {}",
-        missing.join(", ")
-    )))
+    let says = "this processor is older than x86-64-v3, which compiled models need";
+    refuse(says, &missing_x86_64_v3())
 }
 
 /// Refuses processors that the arithmetic of TLS has no instructions for. It needs more than x86-64-v3,
 /// which [`check_processor`] asks for: some processors before 2015 lack it.
 pub fn check_tls() -> Result<(), RuntimeError> {
-    let missing = missing_for_tls();
+    let says = "this processor cannot do TLS, which a proxy in front of the server can";
+    refuse(says, &missing_for_tls())
+}
+
+fn refuse(says: &str, missing: &[&str]) -> Result<(), RuntimeError> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(RuntimeError::Machine(format!(
-        "this processor cannot do TLS here: it lacks {}; serve without a certificate, behind a proxy \
-         that has it",
-        missing.join(", ")
-    )))
+    Err(RuntimeError::Machine(format!("{says}: it lacks {}", missing.join(", "))))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -208,7 +207,7 @@ fn missing_for_tls() -> Vec<&'static str> {
         ("AES", std::arch::is_x86_feature_detected!("aes")),
         ("PCLMULQDQ", std::arch::is_x86_feature_detected!("pclmulqdq")),
     ];
-    features.into_iter().filter(|(_, present)| !present).map(|(name, _)| name).collect()
+    absent(&features)
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::constraints::refused;
+use super::constraints::{DEPTH, refused};
 use super::lists::AtMost;
 use crate::constraint::limits::SOURCE_BYTES;
 use crate::notation::forced::{CallableTool, ForcedCalls};
@@ -263,9 +263,6 @@ impl ForcedTools {
         }
     }
 }
-
-/// The level of JSON up to which schemas are read.
-const DEPTH: usize = 64;
 
 /// The schema of a tool's arguments, which are an object whatever it says besides.
 fn object_schema(field: &str, parameters: Option<&RawValue>) -> Result<Value, Failure> {

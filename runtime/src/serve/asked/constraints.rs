@@ -64,8 +64,8 @@ pub struct ConstraintFields<'f> {
     pub guided_grammar: Option<&'f str>,
 }
 
-/// The level of JSON up to which schemas are read that come as texts.
-const DEPTH: usize = 64;
+/// The level of JSON up to which schemas are read.
+pub(super) const DEPTH: usize = 64;
 
 impl ConstraintFields<'_> {
     /// What an answer is to keep to, if anything.
