@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::choice::{Called, ReadTool, ToolChoice, Tools};
 use super::constraints::FlatFormat;
-use super::lists::{AtMost, Object};
+use super::lists::{AtMost, object};
 use super::messages::{Content, check_arguments, no_tools};
 use super::tools::{ToolList, check_name, definition};
 use super::unsupported;
@@ -27,9 +27,12 @@ pub struct AnthropicFields {
     pub max_tokens: Option<u32>,
     stop_sequences: Option<AtMost<String, STOPS>>,
     tools: Option<ToolList>,
+    #[serde(default, deserialize_with = "object")]
     tool_choice: Option<ChoiceFields>,
+    #[serde(default, deserialize_with = "object")]
     thinking: Option<Typed>,
-    output_config: Option<Object<OutputFields>>,
+    #[serde(default, deserialize_with = "object")]
+    output_config: Option<OutputFields>,
     /// The same by its older name.
     output_format: Option<Box<RawValue>>,
     mcp_servers: Option<Vec<IgnoredAny>>,
@@ -166,7 +169,7 @@ impl AnthropicFields {
         model: &Model,
         given: Option<Grammar>,
     ) -> Result<Option<Grammar>, Failure> {
-        let newer = self.output_config.as_ref().and_then(|output| output.0.format.as_deref());
+        let newer = self.output_config.as_ref().and_then(|output| output.format.as_deref());
         let given = FlatFormat::constrain("output_config.format", newer, model, given)?;
         FlatFormat::constrain("output_format", self.output_format.as_deref(), model, given)
     }

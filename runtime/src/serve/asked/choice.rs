@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::constraints::{DEPTH, refused};
-use super::lists::AtMost;
+use super::lists::{AtMost, object};
 use crate::constraint::limits::SOURCE_BYTES;
 use crate::notation::forced::{CallableTool, ForcedCalls};
 use crate::notation::{CallNotation, ThoughtMarks};
@@ -81,8 +81,10 @@ pub(super) enum Called {
 struct ChoiceFields {
     #[serde(rename = "type")]
     kind: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     function: Option<NameFields>,
     name: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     allowed_tools: Option<AllowedFields>,
     mode: Option<String>,
     tools: Option<AtMost<AllowedTool, TOOLS>>,
@@ -103,6 +105,7 @@ struct AllowedFields {
 struct AllowedTool {
     #[serde(rename = "type")]
     kind: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     function: Option<NameFields>,
     name: Option<String>,
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::lists::Choices;
+use super::lists::{Choices, object};
 use super::unsupported;
 use crate::constraint::limits::SOURCE_BYTES;
 use crate::serve::failure::Failure;
@@ -20,6 +20,7 @@ use crate::{Constraint, ConstraintError, Grammar, Model, RuntimeError};
 pub struct ResponseFormat {
     #[serde(rename = "type")]
     name: String,
+    #[serde(default, deserialize_with = "object")]
     json_schema: Option<NamedSchema>,
     /// What llama.cpp takes beside `json_object`.
     schema: Option<Box<RawValue>>,

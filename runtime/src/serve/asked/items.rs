@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::choice::{ReadTool, ToolChoice, Tools};
 use super::constraints::FlatFormat;
-use super::lists::AtMost;
+use super::lists::{AtMost, object};
 use super::messages::{Content, check_arguments, no_tools};
 use super::tools::{ToolList, check_name};
 use super::unsupported;
@@ -30,7 +30,9 @@ pub struct ResponsesFields {
     tool_choice: Option<Box<RawValue>>,
     /// Whether an answer may make several calls.
     pub parallel_tool_calls: Option<bool>,
+    #[serde(default, deserialize_with = "object")]
     reasoning: Option<ReasoningFields>,
+    #[serde(default, deserialize_with = "object")]
     text: Option<TextFields>,
     truncation: Option<String>,
     store: Option<bool>,

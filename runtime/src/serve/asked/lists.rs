@@ -45,10 +45,18 @@ pub struct Entries<T, const MOST: usize> {
     pub entries: Vec<(String, T)>,
 }
 
-/// An object and nothing else: readers that serde derives take a list of the fields' values as well, and
-/// where every field may be absent, any list of nulls.
-#[derive(Debug)]
-pub struct Object<T>(pub T);
+/// An object and nothing else. See [`object`].
+struct Object<T>(T);
+
+/// A field that is an object, if it is there: for `serde(default, deserialize_with)`. What serde derives
+/// reads a list of the fields' values as well, and where every field may be absent, any list of nulls.
+pub fn object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(|field| field.map(|Object(fields)| fields))
+}
 
 /// Adds the rest of a list, which has `most` entries at most.
 fn rest_of<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(

@@ -22,7 +22,7 @@ pub use choice::Tools;
 use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
 pub use items::ResponsesFields;
 pub use lists::Prompts;
-use lists::{Biases, Choices, Stops};
+use lists::{Biases, Choices, Stops, object};
 pub use messages::{MessageList, read_messages};
 pub use tools::{ToolFieldsOfRequest, Variables, check_size, read_variables};
 
@@ -37,6 +37,7 @@ pub struct GenerationFields {
     /// Name of the model.
     pub model: Option<String>,
     stream: Option<bool>,
+    #[serde(default, deserialize_with = "object")]
     stream_options: Option<StreamOptions>,
     n: Option<u32>,
     stop: Option<Stops>,
@@ -54,12 +55,14 @@ pub struct GenerationFields {
     max_completion_tokens: Option<u32>,
     ignore_eos: Option<bool>,
     priority: Option<i32>,
+    #[serde(default, deserialize_with = "object")]
     response_format: Option<ResponseFormat>,
     guided_json: Option<Box<RawValue>>,
     guided_regex: Option<String>,
     guided_grammar: Option<String>,
     guided_choice: Option<Choices>,
     guided_whitespace_pattern: Option<IgnoredAny>,
+    #[serde(default, deserialize_with = "object")]
     structured_outputs: Option<StructuredOutputs>,
     audio: Option<IgnoredAny>,
     prompt_logprobs: Option<IgnoredAny>,

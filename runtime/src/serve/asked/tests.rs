@@ -89,6 +89,31 @@ fn prompts_have_four_forms() {
 }
 
 #[test]
+fn lists_are_no_objects() {
+    let refused = |failure: Option<Failure>, field: &str| {
+        assert_eq!(failure.expect(field).param.as_deref(), Some(field));
+    };
+    for field in ["stream_options", "response_format", "structured_outputs"] {
+        for list in ["[]", "[null]", "[\"text\"]"] {
+            let json = format!("{{\"{field}\": {list}}}");
+            refused(parse::<GenerationFields>(json.as_bytes(), 64).err(), field);
+        }
+        let absent = format!("{{\"{field}\": null}}");
+        assert!(parse::<GenerationFields>(absent.as_bytes(), 64).is_ok(), "{field} is null");
+    }
+    for field in ["reasoning", "text"] {
+        let json = format!("{{\"input\": \"a\", \"{field}\": [null]}}");
+        refused(parse::<ResponsesFields>(json.as_bytes(), 64).err(), field);
+    }
+    for (field, list) in
+        [("output_config", "[null]"), ("thinking", "[\"enabled\"]"), ("tool_choice", "[\"auto\"]")]
+    {
+        let json = format!("{{\"messages\": [], \"{field}\": {list}}}");
+        refused(parse::<AnthropicFields>(json.as_bytes(), 64).err(), field);
+    }
+}
+
+#[test]
 fn lists_end_where_they_may() {
     let fields = |json: &str| parse::<GenerationFields>(json.as_bytes(), 64);
     let stops = |count: usize| format!("{{\"stop\": [{}\"a\"]}}", "\"a\",".repeat(count - 1));
