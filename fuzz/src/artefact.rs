@@ -2,10 +2,12 @@
 //! at once. Nothing calls it.
 
 use std::mem::offset_of;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use memmap2::{Mmap, MmapMut};
 use weir_abi::{ABI_VERSION, CacheLayout, KindCode, KindEntry, MAGIC, ModelHeader};
-use weir_runtime::{CompiledModel, Model};
+use weir_runtime::serve::{ServerOptions, memory_ceiling};
+use weir_runtime::{CompiledModel, Model, RuntimeOptions};
 
 const HEADER_BYTES: usize = size_of::<ModelHeader>();
 const WEIGHTS: [u8; 64] = [7; 64];
@@ -29,7 +31,9 @@ pub fn check(changes: &[u8]) {
     let _ = (compiled.levels().len(), compiled.symbols().count(), compiled.probes());
     let Ok(model) = Model::new(compiled) else { return };
     let _ = (model.encode("Hello"), model.template().is_ok(), model.sampling_defaults());
-    let _ = model.memory_ceiling(&weir_runtime::RuntimeOptions::default());
+    let _ = model.memory_ceiling(&RuntimeOptions::default());
+    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let _ = memory_ceiling(&model, &ServerOptions::at(address));
 }
 
 /// A model that is whole; it can be asked for its facts.

@@ -56,44 +56,63 @@ fn exceeds() -> RuntimeError {
     RuntimeError::Tables("the cache exceeds 64 bits".into())
 }
 
+/// The product of what tables and options say. Saturating: what overflows cannot be allocated anyway.
+pub(crate) fn product<const N: usize>(factors: [u64; N]) -> u64 {
+    factors.into_iter().fold(1, u64::saturating_mul)
+}
+
+/// The sum, likewise.
+pub(crate) fn sum<const N: usize>(parts: [u64; N]) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
 impl MemoryCeiling {
     /// The ceiling of a model under these options.
     pub fn new(
         model: &CompiledModel,
         options: &RuntimeOptions,
     ) -> Result<MemoryCeiling, RuntimeError> {
-        let header = model.header();
         let shape = ModelShape::new(model, options)?;
+        Self::of_shape(model, options, &shape)
+    }
+
+    /// The same for a shape that may differ from the model's own.
+    pub(crate) fn of_shape(
+        model: &CompiledModel,
+        options: &RuntimeOptions,
+        shape: &ModelShape,
+    ) -> Result<MemoryCeiling, RuntimeError> {
+        let header = model.header();
         shape.check_draft(options.draft)?;
-        let layers = layer_shapes(model, model.layouts());
-        let prefill = prefill_bytes(&shape, &layers);
+        let layers = layer_shapes(model, &shape.layouts);
+        let prefill = prefill_bytes(shape, &layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
         let threads = options.threads.unwrap_or_else(cores::default_threads) as u64;
         let cache = SlotCache::bytes(&layers, shape.slot_count()).ok_or_else(exceeds)?;
-        let hidden = 4 * u64::from(shape.max_rows) * u64::from(shape.hidden_width);
-        let logit_rows = (slots * (1 + u64::from(options.draft))).min(shape.max_rows.into());
+        let hidden = product([4, shape.max_rows.into(), shape.hidden_width.into()]);
+        let logit_rows = product([slots, 1 + u64::from(options.draft)]).min(shape.max_rows.into());
         // Tokens of prompts, of the queue and of answers.
-        let tokens = 4 * 3 * slots * u64::from(shape.context);
+        let tokens = product([4 * 3, slots, shape.context.into()]);
         Ok(MemoryCeiling {
             weights: header.weights_bytes,
-            code_and_tables: header.code_bytes.saturating_add(header.tables_bytes),
+            code_and_tables: sum([header.code_bytes, header.tables_bytes]),
             cache,
-            step: header.arena_bytes.saturating_add(hidden),
-            prefill: prefill.hidden.saturating_add(prefill.rows).saturating_add(prefill.scores),
+            step: sum([header.arena_bytes, hidden]),
+            prefill: sum([prefill.hidden, prefill.rows, prefill.scores]),
             // Per slot a row of logits and one for each guess, as far as a step has rows; with penalties,
             // a count and a mark; candidates once.
-            logits: vocabulary * (4 * logit_rows + 5 * slots + 8),
+            logits: product([vocabulary, 4 * logit_rows + 5 * slots + 8]),
             // The packed form is used where it lies; an allowance of its size for what opening it
             // and encoding a prompt build besides.
             tokenizer: model.tokenizer().len() as u64,
-            process: PROCESS_BYTES + threads * THREAD_BYTES + tokens,
+            process: sum([PROCESS_BYTES, product([threads, THREAD_BYTES]), tokens]),
             server: 0,
         })
     }
 
     /// The ceiling.
     pub fn total(&self) -> u64 {
-        self.parts().into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add)
+        sum(self.parts().map(|(_, bytes)| bytes))
     }
 
     /// All parts with their names.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use llguidance::api::ParserLimits;
 
+use crate::memory::{product, sum};
+
 /// Bytes of a schema, a regular expression, a grammar, or of all texts of a choice.
 pub const SOURCE_BYTES: usize = 64 << 10;
 
@@ -80,7 +82,10 @@ pub fn memory(vocabulary: u32, token_bytes: u64, context: u32, slots: u32, place
     // What the library counts is half of what it holds, with tables that have room to grow.
     let grammar = (2 * GRAMMAR_BYTES + RULES_BYTES) as u64;
     let kept = KEPT_GRAMMARS as u64 * (grammar + (VALUE_BYTES * SOURCE_BYTES) as u64);
-    let answer = (2 * AUTOMATON_BYTES + PARSER_BYTES) as u64
-        + u64::from(context) * PARSER_TOKEN_BYTES as u64;
-    tree + READING_BYTES + kept + u64::from(places) * grammar + u64::from(slots) * answer
+    let answer = sum([
+        (2 * AUTOMATON_BYTES + PARSER_BYTES) as u64,
+        product([context.into(), PARSER_TOKEN_BYTES as u64]),
+    ]);
+    let asked = sum([product([places.into(), grammar]), product([slots.into(), answer])]);
+    sum([tree, READING_BYTES, kept, asked])
 }

@@ -5,6 +5,7 @@ use weir_abi::{CacheLayout, CachePolicy, FURTHER, IsaLevel, KindEntry};
 use super::Past;
 use super::compaction::{scratch_values, second_values};
 use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
+use crate::memory::{product, sum};
 use crate::{CompiledModel, RuntimeError};
 
 /// What a user decides about the runtime.
@@ -349,18 +350,16 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
     };
     let scores = |layer: &LayerShape| {
         let kind = &layer.kind;
-        let observed = u64::from(layer.layout.kept_queries().min(shape.context))
-            * u64::from(kind.heads)
-            * (u64::from(kind.key_width) + 1);
+        let (heads, kept) = (u64::from(kind.heads), layer.layout.kept_queries().min(shape.context));
+        let observed = product([kept.into(), heads, u64::from(kind.key_width) + 1]);
         let second = second_values(layer, shape.context);
-        let floors = u64::from(kind.heads);
-        let scores = length * u64::from(kind.kv_heads);
-        let all = observed + scores + scores.max(scratch_values(layer)) + floors;
-        all.saturating_add(second).saturating_mul(4)
+        let scores = product([length, kind.kv_heads.into()]);
+        let scratch = scores.max(scratch_values(layer));
+        product([4, sum([observed, scores, scratch, heads, second])])
     };
     let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
     PrefillBytes {
-        hidden: 4 * length * u64::from(shape.hidden_width),
+        hidden: product([4, length, shape.hidden_width.into()]),
         rows: dropping().map(|layer| plane(&layer.kind)).max().unwrap_or(0),
         scores: dropping().map(scores).max().unwrap_or(0),
     }

@@ -12,6 +12,7 @@ use super::{LongPrompt, ModelShape, Past, RuntimeOptions, StepFault, StepModel, 
 use crate::cache::{KeptRows, LayerShape, Placement, Seat, SlotCache};
 use crate::cores::default_threads;
 use crate::machine;
+use crate::memory::MemoryCeiling;
 use crate::team::{Entry, HeadArguments, LayerArguments, Team, Visit};
 use crate::weights::LevelSegments;
 use crate::{CompiledModel, RuntimeError};
@@ -110,6 +111,11 @@ impl Forward {
         shape: ModelShape,
     ) -> Result<Forward, RuntimeError> {
         let segments = machine::choose_level(&model, options.isa)?.clone();
+        // Below, sizes are products of numbers out of the tables.
+        let ceiling = MemoryCeiling::of_shape(&model, options, &shape)?.total();
+        if isize::try_from(ceiling).is_err() {
+            return Err(RuntimeError::Tables("the model needs more than the address space".into()));
+        }
         let layers = layer_shapes(&model, &shape.layouts);
         let cache = SlotCache::new(&layers, shape.slot_count())?;
         let threads = options.threads.unwrap_or_else(default_threads);

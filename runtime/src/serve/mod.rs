@@ -57,7 +57,7 @@ use worker::Worker;
 
 use crate::forward::StepModel;
 use crate::machine::Residence;
-use crate::memory::MemoryCeiling;
+use crate::memory::{MemoryCeiling, product, sum};
 use crate::{Model, RuntimeError, RuntimeOptions, cores};
 
 /// How a server runs.
@@ -147,6 +147,36 @@ pub enum Happening {
     Drains,
 }
 
+impl ServerOptions {
+    /// A server at this address as the command starts it when nothing else is said, in a program that has
+    /// other things to do.
+    pub fn at(address: SocketAddr) -> ServerOptions {
+        ServerOptions {
+            address,
+            listener: None,
+            runtime: RuntimeOptions::default(),
+            name: None,
+            key_file: None,
+            key: None,
+            tls: None,
+            is_open: false,
+            allowed_origins: Vec::new(),
+            queue: None,
+            queue_timeout: None,
+            request_timeout: None,
+            drain: Duration::from_secs(30),
+            trace_file: None,
+            limits: Limits::default(),
+            is_confined: false,
+        }
+    }
+
+    /// Requests that are served or wait, at most.
+    fn places(&self, slots: u32) -> u32 {
+        slots.saturating_add(self.queue.unwrap_or(slots.saturating_mul(2)))
+    }
+}
+
 /// The socket to listen at; `options` says its address afterwards.
 fn listen(options: &mut ServerOptions) -> Result<std::net::TcpListener, RuntimeError> {
     let failed = |address: &dyn std::fmt::Display, source| {
@@ -173,15 +203,12 @@ pub fn memory_ceiling(
     let engine = model.memory_ceiling(&options.runtime)?;
     let header = model.compiled().header();
     let slots = options.runtime.slots.unwrap_or(header.slots);
-    let answers = u64::from(slots) * u64::from(header.context);
-    let server = options.limits.memory(model.longest_text()?, answers * TOKEN_BYTES);
-    let places = slots.saturating_add(options.queue.unwrap_or(2 * slots));
-    let server = server.saturating_add(model.constraint_memory(slots, places)?);
+    let answers = product([slots.into(), header.context.into(), TOKEN_BYTES]);
+    let server = options.limits.memory(model.longest_text()?, answers);
+    let constraints = model.constraint_memory(slots, options.places(slots))?;
     let traces = options.trace_file.as_ref().map_or(0, |_| traces::MEMORY);
-    let server = server.saturating_add(traces);
     let tls = options.tls.as_ref().map_or(0, |_| options.limits.tls_memory());
-    let server = server.saturating_add(tls);
-    Ok(MemoryCeiling { server, ..engine })
+    Ok(MemoryCeiling { server: sum([server, constraints, traces, tls]), ..engine })
 }
 
 fn read_keys(options: &ServerOptions) -> Result<Keys, RuntimeError> {
@@ -227,7 +254,7 @@ async fn run(
     let traces = traces
         .transpose()
         .map_err(|error| RuntimeError::Machine(format!("traces cannot be written: {error}")))?;
-    let all_places = slots as usize + options.queue.unwrap_or(2 * slots) as usize;
+    let all_places = options.places(slots) as usize;
     let (jobs, taken) = mpsc::channel(all_places);
     let worker = Worker::new(engine, taken, Arc::clone(&board));
     let (died, death) = watch::channel(false);
