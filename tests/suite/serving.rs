@@ -36,7 +36,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 36] = [
+    let checks: [Check; 37] = [
         ("answers", answers::answers),
         ("streams", answers::streams),
         ("probabilities", answers::probabilities),
@@ -47,6 +47,7 @@ pub fn trials() -> Vec<Trial> {
         ("killed", faults::killed),
         ("keys", keys::keys),
         ("limits", limits::limits),
+        ("places", limits::places),
         ("large_bodies", limits::large_bodies),
         ("drain", lifetime::drain),
         ("overdue", limits::overdue),

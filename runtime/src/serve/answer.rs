@@ -16,6 +16,7 @@ use super::failure::Failure;
 use super::forms::{Counts, Events, Form, WholeAnswer};
 use super::json;
 use super::mailbox::Inbox;
+use super::places::Answering;
 use super::reading::{Ending, Reading, ReadingRules};
 use super::traces::RequestSpan;
 
@@ -28,6 +29,8 @@ pub struct Answers {
     samples: usize,
     /// Lives as long as the answers are given.
     span: RequestSpan,
+    /// Likewise.
+    _answering: Answering,
 }
 
 impl Answers {
@@ -39,9 +42,10 @@ impl Answers {
         count: usize,
         samples: usize,
         span: RequestSpan,
+        answering: Answering,
     ) -> Answers {
         let readings = (0..count).map(|_| Reading::new(rules)).collect();
-        Answers { inbox, form, readings, samples, span }
+        Answers { inbox, form, readings, samples, span, _answering: answering }
     }
 
     /// Waits for all answers and writes them as one object.
@@ -115,7 +119,7 @@ impl Streamed {
         if self.is_over {
             return None;
         }
-        let Answers { inbox, form, readings, samples, span } = &mut self.answers;
+        let Answers { inbox, form, readings, samples, span, .. } = &mut self.answers;
         loop {
             let mut out = Events::default();
             let received = match timeout(self.keep_alive, inbox.receive()).await {

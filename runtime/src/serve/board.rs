@@ -97,6 +97,7 @@ pub struct Board {
     answered: Family<Answered, Counter>,
     connections: IntGauge,
     refused: Counter,
+    dismissed: Counter,
     traces_dropped: Counter,
     handshakes_failed: Counter,
     certificate_expires: IntGauge,
@@ -127,6 +128,7 @@ impl Board {
             answered: Family::default(),
             connections: IntGauge::default(),
             refused: Counter::default(),
+            dismissed: Counter::default(),
             traces_dropped: Counter::default(),
             handshakes_failed: Counter::default(),
             certificate_expires: IntGauge::default(),
@@ -182,6 +184,11 @@ impl Board {
                 &board.rows_dropped,
             ),
             ("weir:connections_refused", "Connections refused by a limit", &board.refused),
+            (
+                "weir:connections_dismissed",
+                "Silent connections closed because others needed their places",
+                &board.dismissed,
+            ),
             (
                 "weir:trace_lines_dropped",
                 "Traces of requests that could not be written, or not in time",
@@ -255,6 +262,11 @@ impl Board {
     /// A connection was opened (1) or closed (−1).
     pub fn connection(&self, change: i64) {
         self.connections.inc_by(change);
+    }
+
+    /// A silent connection had to make room.
+    pub fn dismissed(&self) {
+        self.dismissed.inc();
     }
 
     /// A connection was refused by a limit.

@@ -1,17 +1,17 @@
-//! Takes connections, so many at once and so many of one address, and closes those that waste time.
+//! Takes connections, and closes those that waste time.
 //!
 //! Hyper reads heads and writes answers; what it does not bound is bounded here: the number of
-//! connections, and the time for which a client may take nothing.
+//! connections (`places`), and the time for which a client may take nothing.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,6 +22,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::board::Board;
 use super::limits::Limits;
+use super::places::{Place, Places};
 use super::socket::Socket;
 use super::tls::Tls;
 
@@ -52,42 +53,19 @@ pub struct Connections {
     limits: Limits,
     board: Arc<Board>,
     tls: Option<Arc<Tls>>,
-    open: AtomicUsize,
-    of_address: Mutex<HashMap<IpAddr, usize>>,
-}
-
-/// A connection's place; given back when it is dropped.
-struct Place {
-    connections: Arc<Connections>,
-    address: IpAddr,
+    places: Arc<Places>,
 }
 
 impl Connections {
     /// No connections yet.
     pub fn new(limits: Limits, board: Arc<Board>, tls: Option<Arc<Tls>>) -> Arc<Connections> {
-        let of_address = Mutex::new(HashMap::new());
-        Arc::new(Connections { limits, board, tls, open: AtomicUsize::new(0), of_address })
+        let places = Places::new(&limits, Arc::clone(&board));
+        Arc::new(Connections { limits, board, tls, places })
     }
 
     /// How many are open.
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    fn place(self: &Arc<Connections>, address: IpAddr) -> Option<Place> {
-        // One thread accepts, so nobody else adds one in between.
-        if self.open() >= self.limits.connections {
-            return None;
-        }
-        let mut of_address = self.of_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = of_address.entry(address).or_default();
-        if *count >= self.limits.connections_of_address {
-            return None;
-        }
-        *count += 1;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.board.connection(1);
-        Some(Place { connections: Arc::clone(self), address })
+        self.places.taken()
     }
 
     /// Accepts until it is dropped. Once `draining` says so, connections end with the answer that they
@@ -108,75 +86,85 @@ impl Connections {
                     continue;
                 }
             };
-            match self.place(address.ip()) {
+            match self.places.take(address.ip()).await {
                 Some(place) => {
-                    let limits = self.limits;
-                    tokio::spawn(serve(stream, router.clone(), limits, place, draining.clone()));
+                    let (connections, router) = (Arc::clone(&self), router.clone());
+                    let draining = draining.clone();
+                    tokio::spawn(async move {
+                        let served = connections.serve(stream, router, &place, draining);
+                        tokio::select! {
+                            () = served => {}
+                            () = place.dismissal() => {}
+                        }
+                    });
                 }
                 None => self.board.refuse(),
             }
         }
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Connections { of_address, open, board, .. } = &*self.connections;
-        let mut of_address = of_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = of_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                of_address.remove(&self.address);
+    /// Serves a connection until its client leaves it.
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        router: Router,
+        place: &Arc<Place>,
+        mut draining: watch::Receiver<bool>,
+    ) {
+        let limits = self.limits;
+        // Tokens are small and wanted at once.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection was gone at once");
+            return;
+        }
+        let socket = Socket::new(stream);
+        let mut stream = TimeoutStream::new(socket.clone());
+        stream.set_write_timeout(Some(limits.write_stall));
+        let secured = tokio::select! {
+            secured = self.secure(stream) => secured,
+            // Nothing has been asked here yet.
+            () = until(&mut draining) => None,
+        };
+        let Some(stream) = secured else { return };
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .max_headers(limits.headers)
+            .max_buf_size(limits.head_bytes);
+        let router = TowerToHyperService::new(router);
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(place));
+            router.call(request)
+        });
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let outcome = tokio::select! {
+            outcome = connection.as_mut() => outcome,
+            () = until(&mut draining) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        match outcome {
+            Ok(()) => socket.linger().await,
+            // It was told what is wrong with its head, of which there may be more.
+            Err(error) if error.is_parse() => socket.linger().await,
+            Err(error) => tracing::debug!(%error, "a connection has ended early"),
+        }
+    }
+
+    /// Agrees on keys where the server has a certificate. Nothing if the client does not.
+    async fn secure(&self, stream: TimeoutStream<Socket>) -> Option<Pin<Box<dyn Stream>>> {
+        let Some(tls) = &self.tls else { return Some(Box::pin(stream)) };
+        match tls.accept(Box::pin(stream), self.limits.head).await {
+            Ok(stream) => Some(Box::pin(stream)),
+            Err(error) => {
+                self.board.handshake_failed();
+                tracing::info!(%error, "a connection was not secured");
+                None
             }
         }
-        open.fetch_sub(1, Ordering::Relaxed);
-        board.connection(-1);
     }
-}
-
-async fn serve(
-    stream: TcpStream,
-    router: Router,
-    limits: Limits,
-    place: Place,
-    mut draining: watch::Receiver<bool>,
-) {
-    // Tokens are small and wanted at once.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection was gone at once");
-        return;
-    }
-    let socket = Socket::new(stream);
-    let mut stream = TimeoutStream::new(socket.clone());
-    stream.set_write_timeout(Some(limits.write_stall));
-    let secured = tokio::select! {
-        secured = secure(stream, &place.connections) => secured,
-        // Nothing has been asked here yet.
-        () = until(&mut draining) => None,
-    };
-    let Some(stream) = secured else { return };
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .max_headers(limits.headers)
-        .max_buf_size(limits.head_bytes);
-    let service = TowerToHyperService::new(router);
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let outcome = tokio::select! {
-        outcome = connection.as_mut() => outcome,
-        () = until(&mut draining) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    match outcome {
-        Ok(()) => socket.linger().await,
-        // It was told what is wrong with its head, of which there may be more.
-        Err(error) if error.is_parse() => socket.linger().await,
-        Err(error) => tracing::debug!(%error, "a connection has ended early"),
-    }
-    drop(place);
 }
 
 async fn until(draining: &mut watch::Receiver<bool>) {
@@ -187,19 +175,3 @@ async fn until(draining: &mut watch::Receiver<bool>) {
 trait Stream: AsyncRead + AsyncWrite + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
-
-/// Agrees on keys where the server has a certificate. Nothing if the client does not.
-async fn secure(
-    stream: TimeoutStream<Socket>,
-    Connections { tls, limits, board, .. }: &Connections,
-) -> Option<Pin<Box<dyn Stream>>> {
-    let Some(tls) = tls else { return Some(Box::pin(stream)) };
-    match tls.accept(Box::pin(stream), limits.head).await {
-        Ok(stream) => Some(Box::pin(stream)),
-        Err(error) => {
-            board.handshake_failed();
-            tracing::info!(%error, "a connection was not secured");
-            None
-        }
-    }
-}

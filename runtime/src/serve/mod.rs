@@ -23,6 +23,7 @@ mod json;
 mod keys;
 mod limits;
 mod mailbox;
+mod places;
 mod reading;
 mod routes;
 mod socket;

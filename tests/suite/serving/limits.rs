@@ -1,6 +1,6 @@
 //! Nobody can hold what others need: slots, places in the queue, connections, memory, time.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,51 @@ pub fn limits() -> Result<()> {
     }
     ensure!(begin.elapsed() < Duration::from_secs(60), "silent connections stay");
     ensure!(server.get("/v1/models")?.status == 200, "the server is there");
+    Ok(())
+}
+
+/// Where all places are taken, the longest silent makes room, and nobody who is being answered.
+pub fn places() -> Result<()> {
+    let server = start_slow(&["--connections", "3"])?;
+    let mut answered = begin(&server, &long_one())?;
+    let mut first = [0; 16];
+    answered.read_exact(&mut first)?;
+    ensure!(first.starts_with(b"HTTP/1.1 200"), "{first:?}");
+    let silent = |bytes: &[u8]| -> Result<_> {
+        let mut stream = server.connect()?;
+        stream.write_all(bytes)?;
+        Ok(stream)
+    };
+    let held = [
+        silent(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 40\r\n\r\n{")?,
+        silent(b"GET / HT")?,
+    ];
+    // Each takes a place, and gives it back once it is answered.
+    for _ in 0..8 {
+        ensure!(server.get("/health/live")?.status == 200, "no place for a question");
+    }
+    for mut stream in held {
+        // Closed, or reset, before its time.
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let ended = stream.read(&mut [0; 64]);
+        let reset = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        ensure!(matches!(&ended, Ok(0)) || ended.as_ref().is_err_and(reset), "{ended:?}");
+    }
+    let metrics = server.get("/metrics")?.body;
+    let dismissed = metrics.lines().find_map(|line| {
+        line.strip_prefix("weir:connections_dismissed_total")?.split(' ').next_back()?.parse().ok()
+    });
+    ensure!(dismissed.is_some_and(|count: u64| count >= 2), "{metrics}");
+    // Nobody who is being answered makes room.
+    let mut answered = vec![answered, begin(&server, &long_one())?, begin(&server, &long_one())?];
+    for stream in &mut answered {
+        stream.read_exact(&mut first)?;
+    }
+    let refused = server.get("/health/live");
+    ensure!(refused.is_err(), "a fourth connection: {refused:?}");
+    for stream in &mut answered {
+        stream.read_exact(&mut first)?;
+    }
     Ok(())
 }
 

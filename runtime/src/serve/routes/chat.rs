@@ -3,22 +3,18 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::generate::{
-    Asked, check_logprobs, converse, letterhead, off_the_network, serve, token_texts,
-};
+use super::generate::{Asked, Asker, check_logprobs, converse, generate, letterhead, token_texts};
 use crate::serve::app::App;
 use crate::serve::asked::{
     GenerationFields, MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
 };
 use crate::serve::failure::Failure;
 use crate::serve::forms::ChatForm;
-use crate::serve::json::{self, RequestBody};
-use crate::serve::keys::Tenant;
-use crate::serve::traces::RequestSpan;
+use crate::serve::json::RequestBody;
 
 /// Fields of a conversation besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -33,13 +29,10 @@ struct ChatFields {
 /// Answers a conversation.
 pub async fn chat(
     State(app): State<Arc<App>>,
-    Extension(tenant): Extension<Tenant>,
-    Extension(span): Extension<RequestSpan>,
+    asker: Asker,
     body: Body,
 ) -> Result<Response, Failure> {
-    let body = json::read(body, &app.limits, &app.body_budget).await?;
-    let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, span, asked).await
+    generate(&app, asker, body, read).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {

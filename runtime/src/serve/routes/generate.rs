@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use axum::extract::rejection::ExtensionRejection;
+use axum::extract::{Extension, FromRequestParts};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::Response;
 
 use crate::Request;
@@ -12,8 +16,10 @@ use crate::serve::app::{App, now};
 use crate::serve::asked::{Generation, Tools};
 use crate::serve::failure::Failure;
 use crate::serve::forms::{Form, Letterhead, TokenTexts};
+use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
 use crate::serve::limits::LOGPROBS;
+use crate::serve::places::Place;
 use crate::serve::reading::{NamedStops, ReadingRules};
 use crate::serve::traces::RequestSpan;
 use crate::template::{ChatMessage, Conversation};
@@ -139,13 +145,35 @@ pub(super) fn named_stops(
     }))
 }
 
-/// Asks the engine and writes what it answers.
-pub(super) async fn serve(
-    app: &Arc<App>,
+/// Who asks, and on which connection.
+pub(super) struct Asker {
     tenant: Tenant,
     span: RequestSpan,
-    asked: Asked,
+    place: Arc<Place>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asker {
+    type Rejection = ExtensionRejection;
+
+    async fn from_request_parts(parts: &mut Parts, app: &S) -> Result<Asker, ExtensionRejection> {
+        Ok(Asker {
+            tenant: Extension::from_request_parts(parts, app).await?.0,
+            span: Extension::from_request_parts(parts, app).await?.0,
+            place: Extension::from_request_parts(parts, app).await?.0,
+        })
+    }
+}
+
+/// Reads a request, asks the engine and writes what it answers.
+pub(super) async fn generate(
+    app: &Arc<App>,
+    Asker { tenant, span, place }: Asker,
+    body: Body,
+    read: fn(&App, &RequestBody) -> Result<Asked, Failure>,
 ) -> Result<Response, Failure> {
+    let body = json::read(body, &app.limits, &app.body_budget).await?;
+    let answering = place.answer();
+    let asked = off_the_network(app, move |app| read(app, &body)).await?;
     let Asked { form, field, prompts, generation, logprobs, rules } = asked;
     let Generation { request, samples, streams, .. } = generation;
     // A request may stand back behind what its key allows it, and not push itself forward.
@@ -157,7 +185,7 @@ pub(super) async fn serve(
     span.ask(if field == "prompt" { "text_completion" } else { "chat" }, answers, &request);
     let inbox = app.ask(requests, samples, span.moments());
     let inbox = inbox.map_err(|failure| renamed(failure, field))?;
-    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span);
+    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span, answering);
     match streams {
         true => Ok(answers.stream(app.limits.keep_alive)),
         false => answers.whole().await,

@@ -3,28 +3,23 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::State;
 use axum::response::Response;
 
-use super::generate::{Asked, converse, letterhead, off_the_network, renamed, serve};
+use super::generate::{Asked, Asker, converse, generate, letterhead, renamed};
 use crate::serve::app::App;
 use crate::serve::asked::{GenerationFields, ResponsesFields, unsupported};
 use crate::serve::failure::Failure;
 use crate::serve::forms::{ResponseFields, ResponsesForm};
-use crate::serve::json::{self, RequestBody};
-use crate::serve::keys::Tenant;
-use crate::serve::traces::RequestSpan;
+use crate::serve::json::RequestBody;
 
 /// Answers an input.
 pub async fn create(
     State(app): State<Arc<App>>,
-    Extension(tenant): Extension<Tenant>,
-    Extension(span): Extension<RequestSpan>,
+    asker: Asker,
     body: Body,
 ) -> Result<Response, Failure> {
-    let body = json::read(body, &app.limits, &app.body_budget).await?;
-    let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, span, asked).await
+    generate(&app, asker, body, read).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {

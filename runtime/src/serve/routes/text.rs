@@ -3,21 +3,19 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::generate::{
-    Asked, check_logprobs, letterhead, off_the_network, plain_rules, serve, token_texts,
+    Asked, Asker, check_logprobs, generate, letterhead, plain_rules, token_texts,
 };
 use crate::serve::app::App;
 use crate::serve::asked::{GenerationFields, Prompts, unsupported};
 use crate::serve::failure::Failure;
 use crate::serve::forms::TextForm;
-use crate::serve::json::{self, RequestBody};
-use crate::serve::keys::Tenant;
-use crate::serve::traces::RequestSpan;
+use crate::serve::json::RequestBody;
 
 /// Fields of a text to be continued besides those of every generation.
 #[derive(Debug, Deserialize)]
@@ -34,13 +32,10 @@ struct TextFields {
 /// Continues texts.
 pub async fn text(
     State(app): State<Arc<App>>,
-    Extension(tenant): Extension<Tenant>,
-    Extension(span): Extension<RequestSpan>,
+    asker: Asker,
     body: Body,
 ) -> Result<Response, Failure> {
-    let body = json::read(body, &app.limits, &app.body_budget).await?;
-    let asked = off_the_network(&app, move |app| read(app, &body)).await?;
-    serve(&app, tenant, span, asked).await
+    generate(&app, asker, body, read).await
 }
 
 fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
