@@ -106,18 +106,22 @@ pub fn mailbox(answers: usize) -> (Outbox, Inbox) {
 }
 
 impl Outbox {
-    /// A token of answer number `answer`, and the text that is certain with it.
+    /// A token of answer number `answer`, and the text that is certain with it. Whoever waits is not told
+    /// before [`Self::ring`].
     pub fn token(&mut self, answer: usize, id: u32, text: &str, logprobs: Option<&TokenLogprobs>) {
         let mut deliveries = self.shared.deliveries();
         let Some(delivery) = deliveries.get_mut(answer) else { return };
         delivery.text.push_str(text);
         let text_end = delivery.text.len();
         delivery.tokens.push(ChosenToken { id, text_end, logprobs: logprobs.cloned() });
-        drop(deliveries);
+    }
+
+    /// Wakes whoever waits for what has been put down.
+    pub fn ring(&self) {
         self.shared.arrived.notify_one();
     }
 
-    /// The end of an answer, with text that was held back. Whatever comes after it is ignored.
+    /// The end of an answer, with text that was held back, and a ring. Whatever comes after it is ignored.
     pub fn end(&mut self, answer: usize, text: &str, end: End) {
         if !self.open.get(answer).copied().unwrap_or(false) {
             return;
@@ -127,7 +131,7 @@ impl Outbox {
         deliveries[answer].text.push_str(text);
         deliveries[answer].end = Some(end);
         drop(deliveries);
-        self.shared.arrived.notify_one();
+        self.ring();
     }
 
     /// Whether nobody reads any more.

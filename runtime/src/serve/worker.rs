@@ -70,6 +70,8 @@ pub struct Worker<M> {
     answers: HashMap<RequestId, OpenAnswer>,
     next_job: u64,
     cancelled: Vec<RequestId>,
+    /// Jobs with tokens of this step.
+    heard: Vec<u64>,
     /// Answers that wait, of jobs whose moments are noted.
     queued: Vec<(RequestId, Arc<Moments>)>,
 }
@@ -85,6 +87,7 @@ impl<M: StepModel> Worker<M> {
             answers: HashMap::new(),
             next_job: 0,
             cancelled: Vec::new(),
+            heard: Vec::new(),
             queued: Vec::new(),
         }
     }
@@ -161,7 +164,7 @@ impl<M: StepModel> Worker<M> {
     }
 
     fn step(&mut self) {
-        let Worker { engine, board, open, answers, queued, .. } = self;
+        let Worker { engine, board, open, answers, heard, queued, .. } = self;
         let began = Instant::now();
         engine.step(|id, event| {
             let Some(answer) = answers.get_mut(&id) else { return };
@@ -175,6 +178,7 @@ impl<M: StepModel> Worker<M> {
                         Some(last) => board.next_token(now - last),
                     }
                     job.outbox.token(answer.number, token, text, logprobs);
+                    heard.push(answer.job);
                     return;
                 }
                 Event::Finished { text, reason, usage } => {
@@ -198,6 +202,11 @@ impl<M: StepModel> Worker<M> {
             }
             answers.remove(&id);
         });
+        // Not one by one while tokens are chosen: every connection that wakes takes a processor from
+        // what chooses them.
+        for job in heard.drain(..) {
+            open.get(&job).into_iter().for_each(|job| job.outbox.ring());
+        }
         queued.retain(|(id, moments)| {
             let waits = engine.waits(*id);
             if !waits && answers.contains_key(id) {

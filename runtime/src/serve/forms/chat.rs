@@ -1,8 +1,9 @@
 //! `/v1/chat/completions`, with the fields for thoughts that vLLM, DeepSeek and their clients have.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Counts, Events, Form, Letterhead, TokenTexts, UsageForm, WholeAnswer, finish_name};
+use super::{Counts, Events, Form, Letterhead, TokenTexts, WholeAnswer, finish_name};
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
 use crate::serve::reading::{Ending, Heard};
@@ -20,6 +21,33 @@ pub struct ChatForm {
     calls: Vec<usize>,
 }
 
+/// What a piece is called.
+const PIECE: &str = "chat.completion.chunk";
+
+/// A piece of an answer.
+#[derive(Debug, Serialize)]
+struct Choice<'a> {
+    index: usize,
+    delta: Delta<'a>,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
+}
+
+/// What a piece adds.
+#[derive(Debug, Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[Value; 1]>,
+}
+
 impl ChatForm {
     /// For so many answers.
     pub fn new(
@@ -32,15 +60,16 @@ impl ChatForm {
         ChatForm { letterhead, logprobs, include_usage, is_named, calls: vec![0; answers] }
     }
 
-    fn base(&self, object: &str, choices: Vec<Value>) -> Value {
-        let Letterhead { id, created, model } = &self.letterhead;
-        json!({"id": id, "object": object, "created": created, "model": model, "choices": choices})
-    }
-
-    fn piece(&self, index: usize, delta: Value, logprobs: Value, reason: Option<&str>) -> Value {
-        let choice =
-            json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
-        self.base("chat.completion.chunk", vec![choice])
+    fn piece(
+        &self,
+        index: usize,
+        delta: Delta<'_>,
+        logprobs: Option<Value>,
+        finish_reason: Option<&'static str>,
+        out: &mut Events,
+    ) {
+        let choice = Choice { index, delta, logprobs, finish_reason };
+        out.push(&self.letterhead.sheet(PIECE, [choice], None));
     }
 
     fn finish_name(&self, ending: &Ending) -> &'static str {
@@ -99,52 +128,49 @@ impl Form for ChatForm {
 
     fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value {
         let choices = (0..).zip(answers).map(|(index, answer)| self.choice(index, answer));
-        let mut whole = self.base("chat.completion", choices.collect());
-        whole["usage"] = json!(UsageForm::from(counts));
-        whole
+        let choices: Vec<Value> = choices.collect();
+        json!(self.letterhead.sheet("chat.completion", choices, Some(counts)))
     }
 
     fn begin(&mut self, index: usize, out: &mut Events) {
-        let delta = json!({"role": "assistant", "content": ""});
-        out.push(&self.piece(index, delta, Value::Null, None));
+        let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+        self.piece(index, delta, None, None, out);
     }
 
     fn hear(&mut self, index: usize, heard: &Heard<'_>, out: &mut Events) {
         let token = heard.token.map(std::slice::from_ref).unwrap_or_default();
-        let mut logprobs = match &self.logprobs {
-            Some(texts) => texts.chat(token),
-            None => Value::Null,
-        };
-        if heard.spoken.is_empty() && self.logprobs.is_some() {
-            out.push(&self.piece(index, json!({"content": ""}), logprobs.take(), None));
+        let mut logprobs = self.logprobs.as_ref().map(|texts| texts.chat(token));
+        if heard.spoken.is_empty() && logprobs.is_some() {
+            let delta = Delta { content: Some(""), ..Delta::default() };
+            self.piece(index, delta, logprobs.take(), None, out);
         }
         for part in &heard.spoken {
-            let delta = match part {
-                Spoken::Text(text) => json!({"content": text}),
+            let mut delta = Delta::default();
+            match part {
+                Spoken::Text(text) => delta.content = Some(text),
                 Spoken::Thought(thought) => {
-                    json!({"reasoning_content": thought, "reasoning": thought})
+                    delta.reasoning_content = Some(thought);
+                    delta.reasoning = Some(thought);
                 }
                 Spoken::Call(call) => {
                     let mut call = whole_call(call);
                     call["index"] = self.calls[index].into();
                     self.calls[index] += 1;
-                    json!({"tool_calls": [call]})
+                    delta.tool_calls = Some([call]);
                 }
-            };
+            }
             // A token is reported once.
-            out.push(&self.piece(index, delta, logprobs.take(), None));
+            self.piece(index, delta, logprobs.take(), None, out);
         }
     }
 
     fn end(&mut self, index: usize, ending: &Ending, out: &mut Events) {
-        out.push(&self.piece(index, json!({}), Value::Null, Some(self.finish_name(ending))));
+        self.piece(index, Delta::default(), None, Some(self.finish_name(ending)), out);
     }
 
     fn close(&mut self, counts: &Counts, out: &mut Events) {
         if self.include_usage {
-            let mut piece = self.base("chat.completion.chunk", Vec::new());
-            piece["usage"] = json!(UsageForm::from(counts));
-            out.push(&piece);
+            out.push(&self.letterhead.sheet(PIECE, [(); 0], Some(counts)));
         }
         out.push_text("[DONE]");
     }

@@ -15,6 +15,7 @@ mod text;
 mod usage;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::Value;
 
 pub use chat::ChatForm;
@@ -39,6 +40,25 @@ pub struct Letterhead {
     pub created: u64,
     /// Name of the model.
     pub model: String,
+}
+
+/// What OpenAI's interfaces for completions send, a piece or the whole.
+#[derive(Debug, Serialize)]
+struct Sheet<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageForm>,
+}
+
+impl Letterhead {
+    fn sheet<C>(&self, object: &'static str, choices: C, usage: Option<&Counts>) -> Sheet<'_, C> {
+        let Letterhead { id, created, model } = self;
+        Sheet { id, object, created: *created, model, choices, usage: usage.map(UsageForm::from) }
+    }
 }
 
 /// A whole answer among several.
@@ -77,38 +97,47 @@ impl WholeAnswer {
 /// Events that are about to be sent.
 #[derive(Debug, Default)]
 pub struct Events {
-    text: String,
+    bytes: Vec<u8>,
 }
 
 impl Events {
     /// Adds an event without a name.
-    pub fn push(&mut self, data: &Value) {
-        self.push_text(&data.to_string());
+    pub fn push(&mut self, data: &impl Serialize) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(b"data: ");
+        match serde_json::to_writer(&mut self.bytes, data) {
+            Ok(()) => self.bytes.extend_from_slice(b"\n\n"),
+            // Of maps whose keys are no text, which no form has.
+            Err(error) => {
+                tracing::error!(%error, "an event cannot be written");
+                self.bytes.truncate(begin);
+            }
+        }
     }
 
     /// Adds an event without a name whose data are no JSON.
     pub fn push_text(&mut self, data: &str) {
-        self.text.push_str("data: ");
-        self.text.push_str(data);
-        self.text.push_str("\n\n");
+        for part in ["data: ", data, "\n\n"] {
+            self.bytes.extend_from_slice(part.as_bytes());
+        }
     }
 
     /// Adds an event whose name is its data's `type`.
     pub fn push_named(&mut self, data: &Value) {
-        self.text.push_str("event: ");
-        self.text.push_str(data["type"].as_str().unwrap_or_default());
-        self.text.push('\n');
+        for part in ["event: ", data["type"].as_str().unwrap_or_default(), "\n"] {
+            self.bytes.extend_from_slice(part.as_bytes());
+        }
         self.push(data);
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty()
+        self.bytes.is_empty()
     }
 
     /// What is sent.
     pub fn into_bytes(self) -> Bytes {
-        Bytes::from(self.text)
+        Bytes::from(self.bytes)
     }
 }
 

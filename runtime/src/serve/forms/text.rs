@@ -1,8 +1,11 @@
 //! `/v1/completions`.
 
+use std::borrow::Cow;
+
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Counts, Events, Form, Letterhead, TokenTexts, UsageForm, WholeAnswer, finish_name};
+use super::{Counts, Events, Form, Letterhead, Sheet, TokenTexts, WholeAnswer, finish_name};
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
 use crate::serve::mailbox::ChosenToken;
@@ -28,15 +31,18 @@ impl TextForm {
         TextForm { letterhead, logprobs, include_usage, characters: vec![0; answers] }
     }
 
-    fn base(&self, choices: Vec<Value>) -> Value {
-        let Letterhead { id, created, model } = &self.letterhead;
-        let object = "text_completion";
-        json!({"id": id, "object": object, "created": created, "model": model, "choices": choices})
+    fn sheet<C>(&self, choices: C, usage: Option<&Counts>) -> Sheet<'_, C> {
+        self.letterhead.sheet("text_completion", choices, usage)
     }
+}
 
-    fn choice(index: usize, text: &str, logprobs: Option<Value>, reason: Option<&str>) -> Value {
-        json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason})
-    }
+/// An answer, or a piece of it.
+#[derive(Debug, Serialize)]
+struct Choice<'a> {
+    index: usize,
+    text: Cow<'a, str>,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
 }
 
 impl Form for TextForm {
@@ -49,11 +55,11 @@ impl Form for TextForm {
             let text = answer.text();
             let logprobs = self.logprobs.as_ref();
             let logprobs = logprobs.map(|texts| texts.text(&text, 0, &answer.tokens));
-            TextForm::choice(index, &text, logprobs, answer.ending.as_ref().map(finish_name))
+            let finish_reason = answer.ending.as_ref().map(finish_name);
+            Choice { index, text: text.into(), logprobs, finish_reason }
         };
-        let mut whole = self.base(answers.iter().enumerate().map(choice).collect());
-        whole["usage"] = json!(UsageForm::from(counts));
-        whole
+        let choices: Vec<Choice<'_>> = answers.iter().enumerate().map(choice).collect();
+        json!(self.sheet(choices, Some(counts)))
     }
 
     fn hear(&mut self, index: usize, heard: &Heard<'_>, out: &mut Events) {
@@ -71,19 +77,19 @@ impl Form for TextForm {
         let logprobs =
             logprobs.map(|texts| texts.text(&text, self.characters[index], token.as_slice()));
         self.characters[index] += text.chars().count();
-        out.push(&self.base(vec![TextForm::choice(index, &text, logprobs, None)]));
+        let choice = Choice { index, text: text.into(), logprobs, finish_reason: None };
+        out.push(&self.sheet([choice], None));
     }
 
     fn end(&mut self, index: usize, ending: &Ending, out: &mut Events) {
-        let last = TextForm::choice(index, "", None, Some(finish_name(ending)));
-        out.push(&self.base(vec![last]));
+        let finish_reason = Some(finish_name(ending));
+        let last = Choice { index, text: "".into(), logprobs: None, finish_reason };
+        out.push(&self.sheet([last], None));
     }
 
     fn close(&mut self, counts: &Counts, out: &mut Events) {
         if self.include_usage {
-            let mut piece = self.base(Vec::new());
-            piece["usage"] = json!(UsageForm::from(counts));
-            out.push(&piece);
+            out.push(&self.sheet([(); 0], Some(counts)));
         }
         out.push_text("[DONE]");
     }

@@ -1,3 +1,5 @@
+//! Who gets a place, and who makes room.
+
 use std::net::Ipv4Addr;
 
 use tokio::task::{JoinHandle, LocalSet};
