@@ -109,8 +109,10 @@ fn hold_and_ask(server: &Server, sockets: usize, expected: &Value) -> Result<()>
         let mut stream = connect_from(Ipv4Addr::new(127, 1, high, low), server.address())?;
         stream.set_nonblocking(true)?;
         let first: &[u8] = match number % 2 {
-            0 => b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n",
-            _ => b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 4000\r\n\r\n{",
+            0 => b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n",
+            _ => {
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000\r\n\r\n{"
+            }
         };
         // Closed at once where there is no room.
         let _ = stream.write(first);
