@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cache::{SlotCache, SlotCount};
+use crate::cache::{LayerShape, SlotCache, SlotCount};
 use crate::forward::{ModelShape, layer_shapes, prefill_bytes};
 use crate::{CompiledModel, RuntimeError, RuntimeOptions, cores};
 
@@ -73,22 +73,22 @@ impl MemoryCeiling {
         options: &RuntimeOptions,
     ) -> Result<MemoryCeiling, RuntimeError> {
         let shape = ModelShape::new(model, options)?;
-        Self::of_shape(model, options, &shape)
+        shape.check_draft(options.draft)?;
+        Self::of_shape(model, options, &shape, &layer_shapes(model, model.layouts()))
     }
 
-    /// The same for a shape that may differ from the model's own.
+    /// The same for a shape that may differ from the model's own, and its layers.
     pub(crate) fn of_shape(
         model: &CompiledModel,
         options: &RuntimeOptions,
         shape: &ModelShape,
+        layers: &[LayerShape],
     ) -> Result<MemoryCeiling, RuntimeError> {
         let header = model.header();
-        shape.check_draft(options.draft)?;
-        let layers = layer_shapes(model, &shape.layouts);
-        let prefill = prefill_bytes(shape, &layers);
+        let prefill = prefill_bytes(shape, layers);
         let (slots, vocabulary) = (u64::from(shape.slots), u64::from(shape.vocabulary));
         let threads = options.threads.unwrap_or_else(cores::default_threads) as u64;
-        let cache = SlotCache::bytes(&layers, shape.slot_count()).ok_or_else(exceeds)?;
+        let cache = SlotCache::bytes(layers, shape.slot_count()).ok_or_else(exceeds)?;
         let hidden = product([4, shape.max_rows.into(), shape.hidden_width.into()]);
         let logit_rows = product([slots, 1 + u64::from(options.draft)]).min(shape.max_rows.into());
         // Tokens of prompts, of the queue and of answers.

@@ -78,7 +78,7 @@ pub fn memory(vocabulary: u32, token_bytes: u64, context: u32, slots: u32, place
     // Two trees of nodes of 8 bytes, one node for a byte that no other token begins with, the tokens'
     // bytes and places; while it is built the nodes are larger (39 MiB seen with 128,000 tokens of 5
     // random bytes).
-    let tree = 64 * token_bytes + 64 * u64::from(vocabulary);
+    let tree = product([64, sum([token_bytes, vocabulary.into()])]);
     // What the library counts is half of what it holds, with tables that have room to grow.
     let grammar = (2 * GRAMMAR_BYTES + RULES_BYTES) as u64;
     let kept = KEPT_GRAMMARS as u64 * (grammar + (VALUE_BYTES * SOURCE_BYTES) as u64);

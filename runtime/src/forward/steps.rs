@@ -111,12 +111,12 @@ impl Forward {
         shape: ModelShape,
     ) -> Result<Forward, RuntimeError> {
         let segments = machine::choose_level(&model, options.isa)?.clone();
+        let layers = layer_shapes(&model, &shape.layouts);
         // Below, sizes are products of numbers out of the tables.
-        let ceiling = MemoryCeiling::of_shape(&model, options, &shape)?.total();
+        let ceiling = MemoryCeiling::of_shape(&model, options, &shape, &layers)?.total();
         if isize::try_from(ceiling).is_err() {
             return Err(RuntimeError::Tables("the model needs more than the address space".into()));
         }
-        let layers = layer_shapes(&model, &shape.layouts);
         let cache = SlotCache::new(&layers, shape.slot_count())?;
         let threads = options.threads.unwrap_or_else(default_threads);
         if threads == 0 {
