@@ -18,6 +18,7 @@
 //! without queries (`drawn`).
 
 mod drawn;
+mod exponentials;
 mod pooling;
 mod products;
 mod redundancy;
@@ -32,6 +33,7 @@ use weir_abi::{IsaLevel, KEY_BLOCK, LayerCall, PromptCall, StepContext};
 use weir_ir::graph::{Aggregate, Normalise, Pooling, Scoring};
 
 use self::drawn::emit_lots;
+use self::exponentials::Exponentials;
 use self::products::Products;
 use self::redundancy::Redundancy;
 use self::rows::Rows;
@@ -98,6 +100,7 @@ pub fn emit_observe(
     let cache = &spec.attend.cache;
     let query_row = spec.attend.score.heads * cache.key_width;
     let products = Products::emit(assembly, cache, query_row, level)?;
+    let exponentials = Exponentials::emit(assembly, &spec.attend, level)?;
     // Rows that lie one behind the other: keys, and queries that are asked.
     let dense = match redundancy > 0 || second {
         true => Some(Products::emit(assembly, cache, cache.key_width, level)?),
@@ -117,7 +120,13 @@ pub fn emit_observe(
     let id = assembly.declare(&name, segment_signature())?;
     assembly.define(id, |b| {
         let (context, thread, threads) = b.segment_params();
-        let call = Call::new(b, spec.attend, (scoring, products), context, [thread, threads]);
+        let call = Call::new(
+            b,
+            spec.attend,
+            (scoring, products, exponentials),
+            context,
+            [thread, threads],
+        );
         call.all_phases(b, pool, second.is_some());
         if let Some(second) = &second {
             let prompt = prompt_pointer(b, context);
@@ -150,6 +159,8 @@ struct Call {
     scoring: Scoring,
     /// Products of queries with a block of keys.
     products: Products,
+    /// What makes weights of them.
+    exponentials: Exponentials,
     context: Value,
     team: [Value; 2],
     rows: Value,
@@ -174,7 +185,7 @@ struct Call {
     candidates: [Value; 2],
     /// A block of keys in single precision, on the stack.
     wide_keys: Value,
-    /// Products of queries with a block, `[QUERIES][KEY_BLOCK]`, on the stack.
+    /// Products of queries with a block, then weights, `[QUERIES][KEY_BLOCK]`, on the stack.
     dense: Value,
     /// Scores of its rows.
     sixteen: Value,
@@ -184,7 +195,7 @@ impl Call {
     fn new(
         b: &mut Body<'_>,
         spec: AttendSpec,
-        (scoring, products): (Scoring, Products),
+        (scoring, products, exponentials): (Scoring, Products, Exponentials),
         context: Value,
         team: [Value; 2],
     ) -> Call {
@@ -207,6 +218,7 @@ impl Call {
             spec,
             scoring,
             products,
+            exponentials,
             context,
             team,
             rows,

@@ -205,6 +205,31 @@ pub(super) fn emit_block_products(
     Ok(Some(id))
 }
 
+/// Emits (products, queries, logarithms, bytes from one to the next, scales of the keys or null):
+/// products of [`emit_block_products`] become `exp(score - logarithm)` in place, bit for bit what
+/// [`Body::exp`] gives. Nothing where there is no version for a level, or scores have a cap.
+pub(super) fn emit_block_weights(
+    assembly: &mut Assembly,
+    spec: &AttendSpec,
+    level: IsaLevel,
+) -> Result<Option<FuncId>, EmitError> {
+    let Some(width) = Width::of(level).filter(|_| spec.score.softcap == 0.0) else {
+        return Ok(None);
+    };
+    let is_coded = spec.cache.number.is_coded();
+    let coded = if is_coded { "-coded" } else { "" };
+    let scale = spec.score.scale;
+    let symbol = format!("weights-s{:08x}{coded}-{}", scale.to_bits(), width.lanes());
+    if let Some(known) = assembly.find(&symbol) {
+        return Ok(Some(known));
+    }
+    let id = assembly.declare(&symbol, signature(&[POINTER; 5], &[]))?;
+    assembly.assemble(id, |code| {
+        tile::exponentials::block_weights(&mut Vectors { code, width }, scale, is_coded)
+    })?;
+    Ok(Some(id))
+}
+
 /// A cache range of a row, each number an `i64`.
 struct RangeOfRow {
     slot: Value,

@@ -18,6 +18,7 @@
 //! | `amx` | the products of `integer` in AMX tiles, of many queries |
 //! | `blocks` | the walk over blocks of accumulators |
 //! | `combine` | how the sums of a chunk of tiles begin, and go into those of all chunks |
+//! | `exponentials` | weights of the keys of a block beside a sum that is known |
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
 //! | `weigh` | `weigh` |
@@ -26,6 +27,7 @@
 pub(super) mod amx;
 mod blocks;
 mod combine;
+pub(super) mod exponentials;
 pub(super) mod float;
 pub(super) mod integer;
 mod weigh;

@@ -148,6 +148,8 @@ impl Vectors<'_> {
         mul = vmulps;
         /// The larger; b if either is no number.
         max = vmaxps;
+        /// The smaller; b if either is no number.
+        min = vminps;
         /// to + a · b
         multiply_add = vfmadd231ps;
         /// b + a · to

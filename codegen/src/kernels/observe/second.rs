@@ -16,7 +16,7 @@ use weir_abi::PromptCall;
 use weir_ir::interpret::second::{FOLLOWING, NEAR};
 
 use super::products::Products;
-use super::rows::{FOURS, Rows, each, rows_from, rows_of, weight_of};
+use super::rows::{FOURS, Rows, each, rows_from, rows_of};
 use super::runs::Runs;
 use super::{Call, QUERIES, prompt_pointer};
 use crate::emit::{Body, FLOAT, INT, InstBuilder, IntCC, LANES, POINTER, Value};
@@ -162,9 +162,9 @@ impl Second {
             let count = b.int(together as i64);
             let count = b.min(count, rest);
             if group <= QUERIES {
-                let [queries, _] = head.query(b, call, [from, zero]);
+                let [queries, sums] = head.query(b, call, [from, zero]);
                 let queries_of_rows = b.mul_const(count, group as i64);
-                self.products.multiply(b, [queries, queries_of_rows, call.dense], keys);
+                call.weigh(b, &self.products, [queries, queries_of_rows, sums], 1, keys);
             }
             b.fold_range(zero, count, 1, most, |b, number, most| {
                 let row = b.add(from, number);
@@ -186,7 +186,7 @@ impl Second {
     }
 
     /// The mean over the heads of the group of what a row gives the keys of a block. It is the `number`th
-    /// of those whose queries have been multiplied with it, if there is room for the queries of all heads.
+    /// of those that have been weighed with it, if there is room for the queries of all heads.
     fn mean(
         &self,
         b: &mut Body<'_>,
@@ -199,35 +199,24 @@ impl Second {
         let nothing = [b.constant(LANES, 0.0); FOURS];
         let zero = b.int(0);
         let all = b.int(group as i64);
-        let add = |b: &mut Body<'_>, dense: Value, sum: Value, total: &[Value]| {
-            let scores = call.scores(b, dense, keys);
-            let sum = b.load(FLOAT, sum, 0);
-            let sum = b.splat(sum);
-            let total = each(rows_of(total), scores, |total, score| {
-                let weight = weight_of(b, score, sum);
-                b.fadd(total, weight)
-            });
-            total.to_vec()
+        let sum = |b: &mut Body<'_>, from: Value, to: Value, total: &[Value]| {
+            b.fold_range(from, to, 1, total, |b, number, total| {
+                let weights = call.of_query(b, number);
+                each(rows_of(total), weights, |total, weight| b.fadd(total, weight)).to_vec()
+            })
         };
-        let [_, sums] = head.query(b, call, [row, zero]);
         let total = if group <= QUERIES {
             let first = b.mul_const(number, group as i64);
-            b.fold_range(zero, all, 1, &nothing, |b, member, total| {
-                let dense = b.add(first, member);
-                let sum = b.element(sums, member, 4);
-                add(b, dense, sum, total)
-            })
+            let behind = b.add(first, all);
+            sum(b, first, behind, &nothing)
         } else {
             b.fold_range(zero, all, QUERIES as i64, &nothing, |b, first, total| {
                 let [queries, sums] = head.query(b, call, [row, first]);
                 let rest = b.sub(all, first);
                 let count = b.int(QUERIES as i64);
                 let count = b.min(count, rest);
-                self.products.multiply(b, [queries, count, call.dense], keys);
-                b.fold_range(zero, count, 1, total, |b, member, total| {
-                    let sum = b.element(sums, member, 4);
-                    add(b, member, sum, total)
-                })
+                call.weigh(b, &self.products, [queries, count, sums], 1, keys);
+                sum(b, zero, count, total)
             })
         };
         let group = b.constant(LANES, group as f32);

@@ -3,6 +3,8 @@
 use weir_abi::KEY_BLOCK;
 use weir_ir::graph::Aggregate;
 
+use super::exponentials::scores;
+use super::products::Products;
 use super::rows::{FOURS, Rows, divided, each, joined, rows_from, rows_of, weight_of};
 use super::{Call, QUERIES};
 use crate::emit::{Body, FLOAT, INT, InstBuilder, IntCC, LANES, Value};
@@ -21,24 +23,31 @@ impl Call {
         [b.element(self.queries, number, width as i64 * 4), b.element(self.sums, number, 4)]
     }
 
-    /// Scores of a block for the query of this number among those that were multiplied.
-    pub(super) fn scores(&self, b: &mut Body<'_>, number: Value, keys: &BlockOfKeys) -> Rows {
+    /// What a block gives the query of this number among those that were multiplied.
+    pub(super) fn of_query(&self, b: &mut Body<'_>, number: Value) -> Rows {
         let from = b.element(self.dense, number, KEY_BLOCK as i64 * 4);
-        std::array::from_fn(|four| {
-            let mut product = b.load(LANES, from, four as i32 * 16);
-            if let Some(scales) = keys.scales {
-                let scales = b.load(LANES, scales, four as i32 * 16);
-                product = b.fmul(product, scales);
-            }
-            self.spec.score.of(b, product)
-        })
+        std::array::from_fn(|four| b.load(LANES, from, four as i32 * 16))
+    }
+
+    /// Weights of a block for so many queries, which [`of_query`](Self::of_query) reads: their products
+    /// with it, relative to `sums`, which are `apart` numbers from each other.
+    pub(super) fn weigh(
+        &self,
+        b: &mut Body<'_>,
+        products: &Products,
+        [queries, count, sums]: [Value; 3],
+        apart: usize,
+        keys: &BlockOfKeys,
+    ) {
+        products.multiply(b, [queries, count, self.dense], keys);
+        self.exponentials.write(b, [self.dense, count, sums], apart, keys);
     }
 
     /// Scores of a block for one query.
     pub(super) fn scores_of(&self, b: &mut Body<'_>, query: Value, keys: &BlockOfKeys) -> Rows {
-        let [zero, one] = [0, 1].map(|count| b.int(count));
+        let one = b.int(1);
         self.products.multiply(b, [query, one, self.dense], keys);
-        self.scores(b, zero, keys)
+        scores(b, &self.spec.score, self.dense, keys)
     }
 
     /// What is left of a block's numbers where only candidates count.
@@ -150,14 +159,10 @@ impl Call {
             let [queries, sums] = self.query(b, head, first);
             let rest = b.sub(self.observed, first);
             let count = b.min(rest, most);
-            self.products.multiply(b, [queries, count, self.dense], keys);
+            self.weigh(b, &self.products, [queries, count, sums], self.spec.score.heads, keys);
             b.fold_range(zero, count, 1, mass, |b, number, mass| {
-                let scores = self.scores(b, number, keys);
-                let sum = b.element(sums, number, self.spec.score.heads as i64 * 4);
-                let sum = b.load(FLOAT, sum, 0);
-                let sum = b.splat(sum);
-                let mass = each(rows_of(mass), scores, |mass, score| {
-                    let weight = weight_of(b, score, sum);
+                let weights = self.of_query(b, number);
+                let mass = each(rows_of(mass), weights, |mass, weight| {
                     if is_mean { b.fadd(mass, weight) } else { b.fmax(mass, weight) }
                 });
                 mass.to_vec()
