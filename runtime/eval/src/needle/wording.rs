@@ -60,10 +60,15 @@ const RECALL_ALL: [&str; 3] = [
     "All {a}s for {k}:",
 ];
 
-const PASS_KEYS: [&str; 3] = [
+const PASS_KEYS: [&str; 8] = [
     "\nWhat is the pass key? The pass key is",
     "\nWhat is the pass key? Answer:",
     "\nThe pass key is",
+    "\nWhich pass key did you remember? The pass key is",
+    "\nTell me the pass key. The pass key is",
+    "\nDo you remember the pass key? Yes, the pass key is",
+    "\nQuestion: what is the pass key?\nAnswer: the pass key is",
+    "\nNow, what was the pass key? Answer:",
 ];
 
 /// The words of one task.

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde_json::json;
-use weir_eval::{Case, Policy, Sandbox, Setting, Spec, Summary, Tally};
+use weir_eval::{Case, Policy, Question, Sandbox, Setting, Spec, Summary, Tally};
 
 use super::Ticker;
 use crate::comparison::{Answered, Asked, Comparison};
@@ -94,7 +94,7 @@ fn ask(
             let score = question.judge.score(text).map_err(wrong)?;
             if let Some(answers) = answers.as_deref_mut() {
                 let name = &comparison.arms()[arm].name;
-                answers.write(case, &question.id, name, text, score, &answered[arm])?;
+                answers.write(case, question, name, text, score, &answered[arm])?;
             }
             own.push(score);
         }
@@ -122,7 +122,7 @@ impl<'p> Answers<'p> {
     fn write(
         &mut self,
         case: &Case,
-        id: &str,
+        question: &Question,
         policy: &str,
         answer: &str,
         score: f64,
@@ -130,7 +130,8 @@ impl<'p> Answers<'p> {
     ) -> Result<(), RuntimeError> {
         let line = json!({
             "task": case.task,
-            "id": id,
+            "id": question.id,
+            "question": question.text,
             "policy": policy,
             "answer": answer,
             "score": score,
