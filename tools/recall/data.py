@@ -54,12 +54,15 @@ def read_texts(folder):
     return texts
 
 
+WORD = r"(?<![A-Za-z'])[a-z]{4,9}(?![A-Za-z'])"
+
+
 def word_list(texts):
     """Lower-case words of four to nine letters, those that occur three times or more."""
     count = {}
     for paragraphs in texts:
         for p in paragraphs:
-            for w in re.findall(r"(?<![A-Za-z'])[a-z]{4,9}(?![A-Za-z'])", p):
+            for w in re.findall(WORD, p):
                 count[w] = count.get(w, 0) + 1
     return sorted(w for w, n in count.items() if n >= 3)
 
@@ -127,6 +130,7 @@ class World:
     def __init__(self, texts, held_out=False):
         self.held_out, self.texts = held_out, texts
         self.words = [w for i, w in enumerate(word_list(texts)) if (i % 8 == 0) == held_out]
+        self.usable = frozenset(self.words)
 
     def thing(self, rng, kind):
         """A key or a value of this kind."""
@@ -182,6 +186,7 @@ QUESTIONS = [  # for any statement
     "What is the {a} for {k}? The {a} for {k} is", "What is the {a} for {k}? It is", "Recall {k}. It is", "Q: {k}?\nA:",
     "Please give the {a} of {k}.\nAnswer:", "I need the {a} of {k}. You said", "Which {a} belongs to {k}? It is",
     "What is the {a} for {k} mentioned in the provided text? The {a} for {k} mentioned in the provided text is",
+    "Tell me the {a} for {k}:", "Look up {k}:",
 ]
 HELD_OUT_QUESTIONS = ["Could you say what the {a} for {k} is? Answer:", "What {a} does {k} have? It is",
                       "Now answer: the {a} for {k} is", "Question: which {a} was given for {k}?\nAnswer:"]
@@ -216,11 +221,13 @@ INTROS = ["There is important information hidden in the text. Find it and rememb
 class Document:
     """pieces: (text, family or None, choices or None); the answers are those with a family.
 
-    choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
+    With common, words of keys are drawn as often as the filler's source has them: such a key is likely to occur in
+    the filler too, where it is no key. choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
     """
 
-    def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None):
+    def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None, common=False):
         self.world, self.rng, self.measure, self.level = world, rng, measure, level
+        self.common = common
         self.pieces, self.length, self.used = [], 0, set()
         if families is None:
             names = ["multikey"] * 4 + ["multivalue"] * 3 + ["single", "passkey"]
@@ -299,7 +306,16 @@ class Document:
                 return made
 
     def key(self):
-        return self.new(self.key_kind or self.rng.choice(KEYS[self.level]))
+        kind = self.key_kind or self.rng.choice(KEYS[self.level])
+        if not self.common or kind not in ("word", "pair"):
+            return self.new(kind)
+        for _ in range(100):                # filler without words that may be used gives up
+            words = [w for w in re.findall(WORD, self.rng.choice(self.source)) if w in self.world.usable]
+            key = self.rng.choice("-- ").join(self.rng.choice(words) for _ in range(2 if kind == "pair" else 1)) if words else ""
+            if key and key not in self.used:
+                self.used.add(key)
+                return key
+        return self.new(kind)
 
     def value(self):
         return self.new(self.value_kind or self.rng.choice(VALUES[self.level]))

@@ -41,6 +41,7 @@ def causal_attention(q, k, v):
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
+        self.noise = 0.0            # of keys in training, over how far they lie from their mean
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH, EPSILON), nn.RMSNorm(WIDTH, EPSILON)
         self.qkv = nn.Linear(WIDTH, (HEADS + 2 * KV_HEADS) * HEAD, bias=False)
         self.out = nn.Linear(HEADS * HEAD, WIDTH, bias=False)
@@ -55,6 +56,9 @@ class Block(nn.Module):
         cos, sin = cos.to(qk.dtype), sin.to(qk.dtype)
         qk = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
         q, k = qk[:, :HEADS], qk[:, HEADS:]
+        if self.noise and torch.is_grad_enabled():
+            away = (k - k.mean(2, keepdim=True)).detach().float().square().mean(-1, keepdim=True).sqrt()
+            k = k + (self.noise * away * torch.randn_like(k, dtype=torch.float32)).to(k.dtype)
         mask = None
         if cache is not None:
             if cache:
