@@ -42,9 +42,10 @@ attend to most
 snapkv      as snapstream without sinks; what is generated is kept beside rows=, up to limit=
 random      as snapstream, with the rows between drawn by lot (seed=), for comparison
 
-second=N asks N earlier rows of a longer prompt as well, those near what its last queries attend to \
-(64 is enough), and second_share= percent of the selected rows are what these attend to, for questions \
-that lead from one place to another [default: 0, and then 25]
+second=N asks N earlier rows of a longer prompt as well, those near what its last queries attend to, \
+and second_share= percent of the selected rows are what these attend to, for questions that lead from \
+one place to another; it takes memory while a longer prompt is computed [default: 64 of snapstream, 0 \
+of snapkv, and 25 percent]
 
 Scores of rows: agg=mean|max|defensive over queries and heads, normalise=all|candidates, pool= \
 neighbours pooled by pooling=average|max|reference; mode=elastic|static: whether rows that a prompt \

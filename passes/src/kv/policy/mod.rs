@@ -335,8 +335,9 @@ impl KvOptions {
         Ok(CacheRows { sinks, selected, ..CacheRows::ring(policy, recent) })
     }
 
-    /// The same with the queries that score.
-    fn observing(&self, rows: CacheRows) -> Result<CacheRows, KvError> {
+    /// The same with the queries that score; where rows are selected and nobody says, so many rows are
+    /// asked beside the last ones.
+    fn observing(&self, rows: CacheRows, asked: u32) -> Result<CacheRows, KvError> {
         let recent = rows.recent;
         let observed = self.observed.unwrap_or(recent.min(OBSERVED));
         if observed > recent {
@@ -345,13 +346,14 @@ impl KvOptions {
             )));
         }
         let pool = self.pool.unwrap_or(POOL);
-        let [second, second_share] = self.second_queries()?;
+        let asked = if rows.selected > 0 { asked } else { 0 };
+        let [second, second_share] = self.second_queries(asked)?;
         Ok(CacheRows { observed, second, second_share, pool, scoring: self.scoring, ..rows })
     }
 
     /// Rows that are asked beside the last ones, and percent of the selected rows that they choose.
-    fn second_queries(&self) -> Result<[u32; 2], KvError> {
-        match (self.second.unwrap_or(0), self.second_share) {
+    fn second_queries(&self, asked: u32) -> Result<[u32; 2], KvError> {
+        match (self.second.unwrap_or(asked), self.second_share) {
             (0, None) => Ok([0; 2]),
             (0, Some(_)) => Err(KvError::Numbers(
                 "second_share= is of the rows that second queries choose: it needs second="

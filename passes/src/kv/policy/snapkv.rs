@@ -2,7 +2,7 @@
 //! generated, until the slot has as many rows as its limit; from then on the oldest rows behind the
 //! selected ones are overwritten.
 //!
-//! The paper keeps no sinks and as many recent rows as it observes.
+//! The paper keeps no sinks and as many recent rows as it observes, and asks no other rows.
 
 use weir_ir::graph::{CacheRows, KvPolicy};
 
@@ -43,5 +43,5 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
             "a slot's limit of {limit} rows is less than the {total} that are kept of a prompt"
         )));
     };
-    options.observing(CacheRows { growth, ..rows })
+    options.observing(CacheRows { growth, ..rows }, 0)
 }

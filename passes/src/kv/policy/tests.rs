@@ -136,11 +136,14 @@ fn second_queries_choose_a_quarter_unless_told() {
         rows.check().unwrap();
         (rows.second, rows.second_share)
     };
-    assert_eq!(second("snapstream"), (0, 0));
+    assert_eq!(second("snapstream"), (64, 25));
+    assert_eq!(second("snapstream,second_share=50"), (64, 50));
     assert_eq!(second("snapstream,second=0"), (0, 0));
-    assert_eq!(second("snapstream,second=64"), (64, 25));
+    assert_eq!(second("snapstream,second=7"), (7, 25));
+    assert_eq!(second("snapkv"), (0, 0));
     assert_eq!(second("snapkv,second=9,second_share=100"), (9, 100));
-    // Also where nothing is selected.
+    // Where nothing is selected none are asked unless told.
+    assert_eq!(second("snapstream,rows=64,sinks=8,recent=56"), (0, 0));
     assert_eq!(second("snapstream,rows=64,sinks=8,recent=56,second=9"), (9, 25));
 }
 
