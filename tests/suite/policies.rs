@@ -59,7 +59,9 @@ pub fn trials() -> Vec<Trial> {
             "llama-genai-fp32",
             "snapstream,rows=64,recent=16,window=8,agg=max,pooling=max,normalise=candidates",
         ),
-        ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=7,agg=defensive"),
+        // Where all of a window lies at the floor its mean differs from others' by how their sums round,
+        // so these are rows and queries with which no such window is on the border.
+        ("llama-genai-fp32", "snapstream,rows=64,recent=16,window=7,agg=defensive,second=0"),
         ("llama-genai-fp32", "snapstream,rows=64,sinks=4,recent=16,window=8,budget=pyramid:2"),
         ("llama-genai-fp32", "snapkv,rows=48,recent=16,pooling=reference,budget=pyramid"),
         // Numbers by head: more than there are candidates of some prompts, none, and no range more.
