@@ -4,7 +4,7 @@
 //! ascending pass then takes all above it and the first of those equal to it, so that what is taken
 //! comes out sorted. Whatever the bits, exactly as many are taken as are asked for, or all.
 
-use crate::emit::{Body, FLOAT, INT, InstBuilder, IntCC, POINTER, Value};
+use crate::emit::{Body, INT, INTS, InstBuilder, IntCC, Lanes, POINTER, Value};
 
 /// Scores of rows from `begin` to `end`, counted from the first row's.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Scores {
         let none = b.int(0);
         b.fold_range(self.begin, self.end, 1, &[none, ties], |b, row, carried| {
             let (taken, ties) = (carried[0], carried[1]);
-            let bits = self.ordered(b, row);
+            let bits = self.ordered(b, Lanes::One, row);
             let above = b.compare(IntCC::UnsignedGreaterThan, bits, threshold);
             let equal = b.compare(IntCC::Equal, bits, threshold);
             let left = b.compare_const(IntCC::SignedGreaterThan, ties, 0);
@@ -68,24 +68,43 @@ impl Scores {
         b.compare_const(IntCC::NotEqual, wrong, 0)
     }
 
-    /// Bits of a score in an order of unsigned numbers that is the order of the scores.
-    fn ordered(&self, b: &mut Body<'_>, row: Value) -> Value {
+    /// Bits of scores, one or four, in an order of unsigned numbers that is the order of the scores.
+    fn ordered(&self, b: &mut Body<'_>, lanes: Lanes, row: Value) -> Value {
         let at = b.element(self.scores, row, 4);
-        let score = b.load(FLOAT, at, 0);
+        let score = b.load(lanes.float(), at, 0);
         // Plus zero: so that the two zeros are equal.
-        let zero = b.float(0.0);
+        let zero = b.constant(lanes.float(), 0.0);
         let score = b.fadd(score, zero);
-        let bits = b.bitcast(INT, score);
-        let sign = b.ins().sshr_imm_u(bits, 31);
-        let top = b.int32(i32::MIN);
+        let bits = b.bitcast(lanes.int(), score);
+        let shift = b.int32(31);
+        let sign = b.ins().sshr(bits, shift);
+        let top = b.constant_int(lanes.int(), i32::MIN);
         let flip = b.ins().bor(sign, top);
         b.ins().bxor(bits, flip)
     }
 
+    /// Rows whose ordered bits fulfil a condition.
     fn count(&self, b: &mut Body<'_>, condition: IntCC, bound: Value) -> Value {
         let zero = b.int(0);
-        b.fold_range(self.begin, self.end, 1, &[zero], |b, row, sum| {
-            let bits = self.ordered(b, row);
+        let rows = b.sub(self.end, self.begin);
+        let rows = b.max(rows, zero);
+        let rest = b.ins().band_imm_s(rows, 3);
+        let whole = b.sub(self.end, rest);
+        let none = b.constant_int(INTS, 0);
+        let bounds = b.splat(bound);
+        let lanes = b.fold_range(self.begin, whole, 4, &[none], |b, row, sums| {
+            let bits = self.ordered(b, Lanes::Four, row);
+            // All bits of a lane where it fits: minus one.
+            let fits = b.compare(condition, bits, bounds);
+            vec![b.sub(sums[0], fits)]
+        })[0];
+        let sum = (0..4).fold(zero, |sum, lane| {
+            let of_lane = b.ins().extractlane(lanes, lane);
+            let of_lane = b.ins().uextend(POINTER, of_lane);
+            b.add(sum, of_lane)
+        });
+        b.fold_range(whole, self.end, 1, &[sum], |b, row, sum| {
+            let bits = self.ordered(b, Lanes::One, row);
             let fits = b.compare(condition, bits, bound);
             let fits = b.ins().uextend(POINTER, fits);
             vec![b.add(sum[0], fits)]
