@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 import time
+from collections import namedtuple
 
 import torch
 import torch.nn.functional as F
@@ -25,55 +26,59 @@ EMBEDDING_RATE = 2.5    # learning rate of what is no matrix of a block, over th
 REPORT = 25         # steps between lines of the log
 SAVE_SECONDS = 60
 
-# Caches of four bits round a key by a tenth of how far it lies from the mean key (docs/numerics.md). A model that
-# has met such noise loses less in them.
+# Caches of four bits round a key by a tenth of how far it lies from the mean key (docs/numerics.md).
 KEY_NOISE = 0.12
 
-# length, rows a step, learning rate at the beginning and at the end, level of the data, share of the rows that
-# ask for lists alone, share of those whose keys are words of the filler, steps
+Stage = namedtuple("Stage", [
+    "length", "rows",               # of a step, and how many
+    "first_rate", "last_rate",      # learning rate at the beginning and at the end
+    "level",                        # of the data
+    "lists",                        # share of the rows that ask for lists alone
+    "common",                       # share of those whose keys are words of the filler
+    "noise",                        # of keys in attention
+    "steps",
+])
+
 STAGES = [
-    (256, 16, 5e-4, 5e-4, 0, 0, 0, 1150),
-    (512, 8, 4e-4, 4e-4, 0, 0, 0, 200),
-    (1024, 4, 3e-4, 3e-4, 0, 0, 0, 150),
-    (2048, 2, 2e-4, 2e-4, 0, 0, 0, 80),
-    (4096, 1, 3e-4, 0, 0, 0, 0, 220),
-    (256, 16, 6e-4, 6e-4, 1, 0, 0, 2000),
-    (1024, 4, 4e-4, 4e-4, 1, 0, 0, 300),
-    (4096, 1, 3e-4, 0, 1, 0, 0, 300),
-    (1024, 4, 4e-4, 3e-4, 1, 0.6, 0, 210),
-    (4096, 1, 3e-4, 0, 1, 0.6, 0, 130),
-    (1024, 4, 4e-4, 3e-4, 1, 0.7, 0, 480),
-    (4096, 1, 3e-4, 0, 1, 0.6, 0, 150),
-    (256, 16, 6e-4, 6e-4, 1, 0.3, 0, 300),
-    (1024, 4, 5e-4, 4e-4, 2, 0.25, 0, 900),
-    (1024, 4, 5e-4, 3e-4, 2, 0.5, 0, 1400),
-    (4096, 1, 4e-4, 1.5e-4, 2, 0.4, 0, 400),
-    (8192, 1, 1.5e-4, 0, 2, 0.4, 0, 140),
-    (1024, 4, 4e-4, 3e-4, 2, 0.35, 0, 1200),
-    (4096, 1, 3e-4, 1.2e-4, 2, 0.35, 0, 420),
-    (8192, 1, 1.2e-4, 0, 2, 0.35, 0, 100),
-    # keys with noise from here on
-    (1024, 4, 4e-4, 3e-4, 2, 0.25, 0.35, 1000),
-    (4096, 1, 3e-4, 1.2e-4, 2, 0.25, 0.35, 400),
-    (8192, 1, 1.2e-4, 0, 2, 0.25, 0.35, 100),
+    Stage(256, 16, 5e-4, 5e-4, 0, 0, 0, 0, 1150),
+    Stage(512, 8, 4e-4, 4e-4, 0, 0, 0, 0, 200),
+    Stage(1024, 4, 3e-4, 3e-4, 0, 0, 0, 0, 150),
+    Stage(2048, 2, 2e-4, 2e-4, 0, 0, 0, 0, 80),
+    Stage(4096, 1, 3e-4, 0, 0, 0, 0, 0, 220),
+    Stage(256, 16, 6e-4, 6e-4, 1, 0, 0, 0, 2000),
+    Stage(1024, 4, 4e-4, 4e-4, 1, 0, 0, 0, 300),
+    Stage(4096, 1, 3e-4, 0, 1, 0, 0, 0, 300),
+    Stage(1024, 4, 4e-4, 3e-4, 1, 0.6, 0, 0, 210),
+    Stage(4096, 1, 3e-4, 0, 1, 0.6, 0, 0, 130),
+    Stage(1024, 4, 4e-4, 3e-4, 1, 0.7, 0, 0, 480),
+    Stage(4096, 1, 3e-4, 0, 1, 0.6, 0, 0, 150),
+    Stage(256, 16, 6e-4, 6e-4, 1, 0.3, 0, 0, 300),
+    Stage(1024, 4, 5e-4, 4e-4, 2, 0.25, 0, 0, 900),
+    Stage(1024, 4, 5e-4, 3e-4, 2, 0.5, 0, 0, 1400),
+    Stage(4096, 1, 4e-4, 1.5e-4, 2, 0.4, 0, 0, 400),
+    Stage(8192, 1, 1.5e-4, 0, 2, 0.4, 0, 0, 140),
+    Stage(1024, 4, 4e-4, 3e-4, 2, 0.35, 0, 0, 1200),
+    Stage(4096, 1, 3e-4, 1.2e-4, 2, 0.35, 0, 0, 420),
+    Stage(8192, 1, 1.2e-4, 0, 2, 0.35, 0, 0, 100),
+    Stage(1024, 4, 4e-4, 3e-4, 2, 0.25, 0.35, KEY_NOISE, 1000),
+    Stage(4096, 1, 3e-4, 1.2e-4, 2, 0.25, 0.35, KEY_NOISE, 400),
+    Stage(8192, 1, 1.2e-4, 0, 2, 0.25, 0.35, KEY_NOISE, 100),
 ]
 
-
-NOISY = 20          # the first stage in which keys have noise
-COMMON = [["multikey"], ["multikey"], ["single"], ["multikey", "passkey"], ["multivalue"]]
+COMMON = [["multikey"], ["multikey"], ["single"], ["multikey", "passkey"], ["multivalue"]]   # what those ask
 
 
 def batch(rows, stage, step):
     """The rows of a step: they depend only on the seed and the step."""
-    length, count, _, _, level, lists, common, _ = STAGES[stage]
+    of = STAGES[stage]
     rng = rows.rng
     rng.seed(f"{SEED} {stage} {step}")
     made = []
-    for _ in range(count):
-        plan = {"families": ["multivalue"]} if lists and rng.random() < lists else {}
-        if common and not plan and rng.random() < common / (1 - lists):
+    for _ in range(of.rows):
+        plan = {"families": ["multivalue"]} if of.lists and rng.random() < of.lists else {}
+        if of.common and not plan and rng.random() < of.common / (1 - of.lists):
             plan = {"families": rng.choice(COMMON), "filler": "text", "common": True}
-        made.append(rows.row(length, level, net.CONTEXT if rng.random() < 0.5 else 0, **plan))
+        made.append(rows.row(of.length, of.level, net.CONTEXT if rng.random() < 0.5 else 0, **plan))
     ids, positions = (torch.stack([torch.from_numpy(m[i]) for m in made]) for i in range(2))
     spans = [m[2] for m in made]
     weights = torch.zeros(ids.shape[0], ids.shape[1] - 1)
@@ -167,11 +172,11 @@ def main():
         say("# stage length step tokens processor_seconds loss | right answers by family, over all answers since the last line")
     losses, hits, saved_at, began = [], {}, time.monotonic(), time.process_time()
     while state["stage"] < args.until:
-        length, count, first_rate, last_rate, _, _, _, most = STAGES[state["stage"]]
-        step = state["step"]
+        stage = STAGES[state["stage"]]
+        step, length, most = state["step"], stage.length, stage.steps
         for block in model.blocks:
-            block.noise = KEY_NOISE if state["stage"] >= NOISY else 0.0
-        lr = (first_rate + (last_rate - first_rate) * step / most) * min(1, (state["total"] + 1) / WARMUP)
+            block.noise = stage.noise
+        lr = (stage.first_rate + (stage.last_rate - stage.first_rate) * step / most) * min(1, (state["total"] + 1) / WARMUP)
         for optim, factor in zip(optims, (1.0, EMBEDDING_RATE)):
             for group in optim.param_groups:
                 group["lr"] = lr * factor
@@ -190,7 +195,7 @@ def main():
             hits[family] = (g + good, a + asked)
         state["step"] += 1
         state["total"] += 1
-        state["tokens"] += length * count
+        state["tokens"] += length * stage.rows
         if state["step"] % REPORT == 0 or state["step"] == most:
             state["seconds"] += time.process_time() - began
             began = time.process_time()

@@ -24,6 +24,16 @@ const SCALED_ERFC: [f32; 8] = [
     -0.502_280_1,
 ];
 
+/// Arguments of exp beyond which its result is 0 and infinite.
+pub(crate) const EXP_RANGE: [f32; 2] = [-104.0, 89.0];
+
+/// ln 2 in two parts, negative: the first has few bits, so that whole numbers times it are exact.
+pub(crate) const MINUS_LN2: [f32; 2] = [-0.693_359_4, 2.121_944_4e-4];
+
+/// Taylor's polynomial of exp, constant term first.
+pub(crate) const EXP_SERIES: [f32; 8] =
+    [1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0];
+
 fn int_type(float: Type) -> Type {
     if float == LANES { INTS } else { INT }
 }
@@ -58,22 +68,16 @@ impl Body<'_> {
     /// 6e-9. 2ⁿ is applied in two halves, so that neither leaves the range.
     pub fn exp(&mut self, x: Value) -> Value {
         let ty = self.type_of(x);
-        let low = self.constant(ty, -104.0);
-        let high = self.constant(ty, 89.0);
+        let [low, high] = EXP_RANGE.map(|bound| self.constant(ty, bound));
         let x = self.fmax(x, low);
         let x = self.fmin(x, high);
         let per_ln2 = self.constant(ty, std::f32::consts::LOG2_E);
         let n = self.fmul(x, per_ln2);
         let n = self.round(n);
-        // ln 2 in two parts: the first has few bits, so that n times it is exact.
-        let ln2_high = self.constant(ty, -0.693_359_4);
-        let ln2_low = self.constant(ty, 2.121_944_4e-4);
+        let [ln2_high, ln2_low] = MINUS_LN2.map(|part| self.constant(ty, part));
         let r = self.fma(n, ln2_high, x);
         let r = self.fma(n, ln2_low, r);
-        let series = self.polynomial(
-            r,
-            &[1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0],
-        );
+        let series = self.polynomial(r, &EXP_SERIES);
         let n = self.to_int(n);
         let one = self.int32(1);
         let half = self.ins().sshr(n, one);

@@ -60,3 +60,4 @@ pub use body::{BYTES, Body, FLOAT, INT, INTS, LANES, Lanes, POINTER};
 pub use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 pub use cranelift_codegen::ir::{InstBuilder, Signature, Type, Value, types};
 pub use listing::disassemble;
+pub(crate) use math::{EXP_RANGE, EXP_SERIES, MINUS_LN2};

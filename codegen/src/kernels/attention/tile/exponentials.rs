@@ -10,20 +10,20 @@ use iced_x86::code_asm::*;
 use weir_abi::KEY_BLOCK;
 
 use super::blocks::bind;
+use crate::emit::{EXP_RANGE, EXP_SERIES, MINUS_LN2};
 use crate::kernels::attention::vector::{Emitted, Vectors};
 
 /// Registers of scores that are worked on at a time.
 const SCORES: usize = 4;
 
 /// Numbers, each in every lane, at these offsets (times 64) from the constants' label; behind them the
-/// series, the highest power's coefficient first.
+/// series, the constant term first.
 const NUMBERS: [f32; 6] = [
-    -104.0,
-    89.0,
+    EXP_RANGE[0],
+    EXP_RANGE[1],
     LOG2_E,
-    // ln 2 in two parts, negative.
-    -0.693_359_4,
-    2.121_944_4e-4,
+    MINUS_LN2[0],
+    MINUS_LN2[1],
     // The exponent's bias as an integer.
     f32::from_bits(127),
 ];
@@ -32,10 +32,9 @@ const HIGH: usize = 1;
 const PER_LN2: usize = 2;
 const LN2: [usize; 2] = [3, 4];
 const BIAS: usize = 5;
-const SERIES: [f32; 8] =
-    [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+const SERIES: std::ops::Range<usize> = NUMBERS.len()..NUMBERS.len() + EXP_SERIES.len();
 /// The scores' factor.
-const SCALE: usize = NUMBERS.len() + SERIES.len();
+const SCALE: usize = SERIES.end;
 
 fn constant(index: usize) -> AsmMemoryOperand {
     r10 + index * 64
@@ -74,7 +73,7 @@ pub(in crate::kernels::attention) fn block_weights(
     v.code.vzeroupper()?;
     v.code.ret()?;
     v.code.set_label(&mut constants)?;
-    for number in NUMBERS.into_iter().chain(SERIES).chain([scale]) {
+    for number in NUMBERS.into_iter().chain(EXP_SERIES).chain([scale]) {
         v.code.dd(&[number.to_bits(); 16])?;
     }
     Ok(())
@@ -117,9 +116,9 @@ fn weights(v: &mut Vectors<'_>, [queries, registers]: [usize; 2], is_coded: bool
         v.load(scratch, constant(part))?;
         each(v, &|v, i| v.multiply_add(x + i, n + i, scratch))?;
     }
-    each(v, &|v, i| v.load(y + i, constant(NUMBERS.len())))?;
-    for power in 1..SERIES.len() {
-        v.load(scratch, constant(NUMBERS.len() + power))?;
+    each(v, &|v, i| v.load(y + i, constant(SERIES.end - 1)))?;
+    for coefficient in SERIES.rev().skip(1) {
+        v.load(scratch, constant(coefficient))?;
         each(v, &|v, i| v.multiply_then_add(y + i, x + i, scratch))?;
     }
     each(v, &|v, i| v.scale_by_power(y + i, n + i, scratch, constant(BIAS)))?;
