@@ -38,10 +38,36 @@ def causal_attention(q, k, v):
     return torch.cat(out, 2)
 
 
+LEVELS = torch.tensor([4, 13, 24, 36, 50, 68, 90, 122]) / 127
+LEVELS = torch.cat((-LEVELS.flip(0), LEVELS))
+MIDDLES = (LEVELS[1:] + LEVELS[:-1]) / 2
+
+
+def hadamard(n):
+    turn = torch.ones(1, 1)
+    while len(turn) < n:
+        turn = torch.cat((torch.cat((turn, turn), 1), torch.cat((turn, -turn), 1)))
+    return turn / n ** 0.5
+
+
+TURN = hadamard(HEAD)
+
+
+@torch.no_grad()
+def in_four_bits(k):
+    """Keys [b, heads, t, HEAD] as a cache of four bits keeps them: without their mean, turned, in levels of the largest."""
+    mean = k.float().mean((0, 2), keepdim=True)
+    turned = (k.float() - mean) @ TURN
+    largest = turned.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    levels = LEVELS[torch.bucketize(turned / largest, MIDDLES)] * largest
+    return (levels @ TURN + mean).to(k.dtype)      # TURN is symmetric
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.noise = 0.0            # of keys in training, over how far they lie from their mean
+        self.four_bits = False      # of keys in training; gradients pass as if they were exact
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH, EPSILON), nn.RMSNorm(WIDTH, EPSILON)
         self.qkv = nn.Linear(WIDTH, (HEADS + 2 * KV_HEADS) * HEAD, bias=False)
         self.out = nn.Linear(HEADS * HEAD, WIDTH, bias=False)
@@ -59,6 +85,8 @@ class Block(nn.Module):
         if self.noise and torch.is_grad_enabled():
             away = (k - k.mean(2, keepdim=True)).detach().float().square().mean(-1, keepdim=True).sqrt()
             k = k + (self.noise * away * torch.randn_like(k, dtype=torch.float32)).to(k.dtype)
+        if self.four_bits and torch.is_grad_enabled():
+            k = k + (in_four_bits(k) - k).detach()
         mask = None
         if cache is not None:
             if cache:

@@ -37,7 +37,8 @@ Stage = namedtuple("Stage", [
     "common",                       # share of those whose keys are words of the filler
     "noise",                        # of keys in attention
     "steps",
-])
+    "four_bits",                    # whether attention sees keys as a cache of four bits keeps them
+], defaults=[False])
 
 STAGES = [
     Stage(256, 16, 5e-4, 5e-4, 0, 0, 0, 0, 1150),
@@ -63,6 +64,9 @@ STAGES = [
     Stage(1024, 4, 4e-4, 3e-4, 2, 0.25, 0.35, KEY_NOISE, 1000),
     Stage(4096, 1, 3e-4, 1.2e-4, 2, 0.25, 0.35, KEY_NOISE, 400),
     Stage(8192, 1, 1.2e-4, 0, 2, 0.25, 0.35, KEY_NOISE, 100),
+    Stage(1024, 4, 3e-4, 2e-4, 2, 0.35, 0.3, 0, 450, four_bits=True),
+    Stage(4096, 1, 2e-4, 1e-4, 2, 0.35, 0.3, 0, 150, four_bits=True),
+    Stage(8192, 1, 1e-4, 0, 2, 0.35, 0.3, 0, 45, four_bits=True),
 ]
 
 COMMON = [["multikey"], ["multikey"], ["single"], ["multikey", "passkey"], ["multivalue"]]   # what those ask
@@ -175,7 +179,7 @@ def main():
         stage = STAGES[state["stage"]]
         step, length, most = state["step"], stage.length, stage.steps
         for block in model.blocks:
-            block.noise = stage.noise
+            block.noise, block.four_bits = stage.noise, stage.four_bits
         lr = (stage.first_rate + (stage.last_rate - stage.first_rate) * step / most) * min(1, (state["total"] + 1) / WARMUP)
         for optim, factor in zip(optims, (1.0, EMBEDDING_RATE)):
             for group in optim.param_groups:
