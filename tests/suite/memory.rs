@@ -93,13 +93,14 @@ fn steady(course: Course) -> Result<()> {
     let part = |name: &str| facts["memory"][name].as_u64().with_context(|| name.to_owned());
     let parts = ["step", "logits", "tokenizer", "process", "cache", "prefill"];
     let printed = parts.into_iter().map(part).sum::<Result<u64>>()?;
-    // Four words that the tokenizer has as a token each.
+    // Three words that the tokenizer has as a token each, with the space in front of them.
     let file = tempfile::NamedTempFile::new()?;
-    fs::write(file.path(), "Once upon a day ".repeat(course.prompt / 4))?;
+    fs::write(file.path(), " upon a day".repeat(course.prompt / 3))?;
+    let said = tempfile::NamedTempFile::new()?;
     let mut program = Command::new(binary.path());
     program.args(["generate", "--ignore-eos", "--max-tokens", &course.answer.to_string()]);
     program.arg("--prompt-file").arg(file.path());
-    let mut child = start(program.stdout(Stdio::piped()).stderr(Stdio::null()))?;
+    let mut child = start(program.stdout(Stdio::piped()).stderr(said.reopen()?))?;
     let mut output = child.stdout.take().context("its standard output")?;
     let anonymous = || anonymous(child.id());
     let (mut begun, mut last, mut read) = (None, 0, 0);
@@ -117,7 +118,7 @@ fn steady(course: Course) -> Result<()> {
         }
     }
     let outcome = child.wait()?;
-    ensure!(outcome.success(), "generate: {outcome}");
+    ensure!(outcome.success(), "generate: {outcome}: {}", fs::read_to_string(said.path())?);
     let begun = begun.context("an answer")?;
     println!("{read} bytes of text; {} KiB, then {} of {}", begun >> 10, last >> 10, printed >> 10);
     ensure!(last <= begun + TOUCHED_LATE, "{begun} bytes at first, {last} at the end");
