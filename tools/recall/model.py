@@ -38,8 +38,8 @@ def causal_attention(q, k, v):
     return torch.cat(out, 2)
 
 
-LEVELS = torch.tensor([4, 13, 24, 36, 50, 68, 90, 122]) / 127
-LEVELS = torch.cat((-LEVELS.flip(0), LEVELS))
+# Of a cache of four bits, in parts of a row's largest number (ir/src/interpret/codes.rs, docs/numerics.md).
+LEVELS = torch.tensor([-122, -90, -68, -50, -36, -24, -13, -4, 4, 13, 24, 36, 50, 68, 90, 122]) / 127
 MIDDLES = (LEVELS[1:] + LEVELS[:-1]) / 2
 
 
@@ -55,7 +55,8 @@ TURN = hadamard(HEAD)
 
 @torch.no_grad()
 def in_four_bits(k):
-    """Keys [b, heads, t, HEAD] as a cache of four bits keeps them: without their mean, turned, in levels of the largest."""
+    """Keys [b, heads, t, HEAD] about as a cache of four bits keeps them: without their mean, here that of the step's
+    rows, turned, here without signs, and in levels of the largest."""
     mean = k.float().mean((0, 2), keepdim=True)
     turned = (k.float() - mean) @ TURN
     largest = turned.abs().amax(-1, keepdim=True).clamp_min(1e-30)
