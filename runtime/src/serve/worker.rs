@@ -34,7 +34,7 @@ pub struct Job {
     pub waits_until: Option<Instant>,
     /// Until when it must be answered.
     pub answer_until: Option<Instant>,
-    /// Its places in the queue, given back when all is answered.
+    /// Its places in the queue, one per answer.
     pub places: OwnedSemaphorePermit,
     /// Where it is noted what its time goes to, if somebody wants to know.
     pub moments: Option<Arc<Moments>>,
@@ -46,8 +46,16 @@ struct OpenJob {
     asked: Instant,
     waits_until: Option<Instant>,
     answer_until: Option<Instant>,
-    _places: OwnedSemaphorePermit,
+    places: OwnedSemaphorePermit,
     moments: Option<Arc<Moments>>,
+}
+
+impl OpenJob {
+    /// Ends an answer. Its place is given back first: whoever hears of the end may ask again at once.
+    fn end(&mut self, number: usize, text: &str, end: End) {
+        drop(self.places.split(1));
+        self.outbox.end(number, text, end);
+    }
 }
 
 /// An answer that is being given.
@@ -115,8 +123,7 @@ impl<M: StepModel> Worker<M> {
             job;
         let key = self.next_job;
         self.next_job += 1;
-        let mut open =
-            OpenJob { outbox, asked, waits_until, answer_until, _places: places, moments };
+        let mut open = OpenJob { outbox, asked, waits_until, answer_until, places, moments };
         let mut number = 0;
         for request in requests {
             match self.engine.submit_samples(request, samples) {
@@ -131,7 +138,7 @@ impl<M: StepModel> Worker<M> {
                 // Requests are checked before they are sent here.
                 Err(refused) => {
                     for _ in 0..samples {
-                        open.outbox.end(number, "", End::Failed(refused.to_string()));
+                        open.end(number, "", End::Failed(refused.to_string()));
                         number += 1;
                     }
                 }
@@ -195,7 +202,7 @@ impl<M: StepModel> Worker<M> {
                     ("", end)
                 }
             };
-            job.outbox.end(answer.number, text, end);
+            job.end(answer.number, text, end);
             if job.outbox.is_closed() {
                 job.moments.iter().for_each(|moments| moments.end(Instant::now()));
                 open.remove(&answer.job);

@@ -1,5 +1,8 @@
 //! The worker over a model that says the same thing all the time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
 use tokio::sync::{Semaphore, mpsc};
 use weir_abi::{CacheLayout, CachePolicy};
 
@@ -136,4 +139,55 @@ fn a_step_allocates_nothing_once_its_readers_have_read() {
     }
     assert!(tokens >= 4 * 380, "{tokens} tokens were received");
     assert_eq!(allocations, 0);
+}
+
+/// Notes how many places were free when it was woken.
+struct Watcher {
+    places: Arc<Semaphore>,
+    free: AtomicUsize,
+}
+
+impl Wake for Watcher {
+    fn wake(self: Arc<Self>) {
+        self.free.store(self.places.available_permits(), Ordering::Relaxed);
+    }
+}
+
+/// A client asks again as soon as it hears of the end, and is not refused for its own last answer.
+#[test]
+fn whoever_hears_of_an_end_finds_its_place_free() {
+    let engine = Engine::new(counting(2), None, vec![]);
+    let (_jobs, taken) = mpsc::channel(1);
+    let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 2, ROWS)));
+    let places = Arc::new(Semaphore::new(2));
+    let (outbox, mut inbox) = mailbox(2);
+    let short = Request { max_tokens: Some(1), ..request(0) };
+    let long = Request { max_tokens: Some(4), ..request(0) };
+    worker.begin(Job {
+        requests: vec![short, long],
+        samples: 1,
+        outbox,
+        asked: Instant::now(),
+        waits_until: None,
+        answer_until: None,
+        places: Arc::clone(&places).try_acquire_many_owned(2).unwrap(),
+        moments: None,
+    });
+    let watcher = Arc::new(Watcher { places, free: AtomicUsize::new(0) });
+    let waker = Waker::from(Arc::clone(&watcher));
+    let mut free_at_ends = Vec::new();
+    for _ in 0..8 {
+        let mut received = Box::pin(inbox.receive());
+        if received.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            worker.step();
+            let Poll::Ready(deliveries) = received.as_mut().poll(&mut Context::from_waker(&waker))
+            else {
+                continue;
+            };
+            if deliveries.iter().any(|delivery| delivery.end.is_some()) {
+                free_at_ends.push(watcher.free.load(Ordering::Relaxed));
+            }
+        }
+    }
+    assert_eq!(free_at_ends, [1, 2]);
 }
