@@ -7,8 +7,8 @@
 //! than there are slots run in turns, each of which computes the prompt.
 
 use super::left::Beginning;
-use super::sequence::Sequence;
-use super::{Choice, Engine, Event, History, Request, RequestId};
+use super::sequence::{Choice, Sequence};
+use super::{Engine, Event, History, Request, RequestId};
 use crate::constraint::Matcher;
 use crate::error::RequestError;
 use crate::forward::{StepFault, StepModel};

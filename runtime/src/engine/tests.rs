@@ -13,7 +13,7 @@ use weir_abi::{CacheLayout, CachePolicy};
 use super::*;
 use crate::cache::{KeptRows, Placement, Seat};
 use crate::error::RequestError;
-use crate::forward::ModelShape;
+use crate::forward::{ModelShape, Past, StepFault};
 use crate::sampling::SamplingOptions;
 
 const VOCABULARY: u32 = 50;

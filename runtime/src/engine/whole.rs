@@ -1,0 +1,68 @@
+//! Whole answers, for callers that do not follow tokens.
+
+use std::collections::HashMap;
+
+use super::{Completion, Engine, Event, FinishReason, Request, RequestId, Usage};
+use crate::error::RuntimeError;
+use crate::forward::{StepFault, StepModel};
+
+impl<M: StepModel> Engine<M> {
+    /// Serves these requests, and whatever else is queued, and returns their answers in order.
+    pub fn generate(&mut self, requests: Vec<Request>) -> Result<Vec<Completion>, RuntimeError> {
+        let mut ids = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.submit(request) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| self.cancel(id));
+                    return Err(error.into());
+                }
+            }
+        }
+        self.complete(&ids)
+    }
+
+    /// Serves these requests, none of which has had a token yet, and whatever else is queued, and returns
+    /// their answers in order.
+    pub fn complete(&mut self, ids: &[RequestId]) -> Result<Vec<Completion>, RuntimeError> {
+        let mut answers: HashMap<RequestId, Answer> =
+            ids.iter().map(|id| (*id, Answer::default())).collect();
+        let mut open = ids.len();
+        while open > 0 {
+            self.step(|id, event| {
+                let Some(answer) = answers.get_mut(&id) else { return };
+                match event {
+                    Event::Token { token, text, .. } => {
+                        answer.ids.push(token);
+                        answer.text.push_str(text);
+                    }
+                    Event::Finished { text, reason, usage } => {
+                        answer.text.push_str(text);
+                        answer.end = Some(Ok((reason, usage)));
+                        open -= 1;
+                    }
+                    Event::Failed(fault) => {
+                        answer.end = Some(Err(fault));
+                        open -= 1;
+                    }
+                }
+            });
+        }
+        ids.iter()
+            .filter_map(|id| answers.remove(id))
+            .filter_map(|Answer { ids, text, end }| Some((ids, text, end?)))
+            .map(|(ids, text, end)| {
+                let (reason, usage) = end?;
+                Ok(Completion { ids, text, reason, usage })
+            })
+            .collect()
+    }
+}
+
+/// An answer while it is being given.
+#[derive(Default)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    end: Option<Result<(FinishReason, Usage), StepFault>>,
+}
