@@ -207,6 +207,9 @@ HELD_OUT_PASSKEYS = [
 ]
 MARK = "List"    # the word with which they begin
 EVERY = ["List every {a} of {k}. ", "List every {a} for {k}. ", "List all of {k}: ", "List: "]   # before a question of multivalue
+ALL = ["What are all the {a}s for {k}? The {a}s for {k} are",     # questions of multivalue that end in words of their own
+       "What are all the {a}s for {k} mentioned in the provided text? The {a}s for {k} mentioned in the provided text are",
+       "All {a}s for {k}:", "List every {a} for {k}.\nAnswer:"]
 SEVERAL = ["What are the {a}s for {list}? Answer:", "Look up {list}:", "Q: {list}?\nA:"]
 NOISE = ["The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",
          "It was late and the rain fell on the roof.", "Nothing happened for a while.", "One day follows another.",
@@ -360,7 +363,10 @@ class Document:
                 before, after = (part.format(a=noun, k=key) for part in statement.split("{v}"))
                 again = after + (" " if after else ", ") + before.rstrip()
                 values = [" " * (before[-1] == " ") + v for v in rng.sample(values, n)]
-                asks.append((family, [q.format(a=noun, k=key) + before.rstrip() for q in EVERY], (values, again)))
+                questions = [q + before.rstrip() for q in EVERY]
+                if before[-1] == " " and rng.random() < 0.5:
+                    questions = ALL
+                asks.append((family, [q.format(a=noun, k=key) for q in questions], (values, again)))
             elif family == "passkey":
                 form, question = rng.choice(HELD_OUT_PASSKEYS if self.world.held_out and rng.random() < 0.5 else PASSKEYS[:8 if self.level else 4])
                 value = digits(rng, 4, 7)

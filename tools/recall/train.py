@@ -67,6 +67,9 @@ STAGES = [
     Stage(1024, 4, 3e-4, 2e-4, 2, 0.35, 0.3, 0, 450, four_bits=True),
     Stage(4096, 1, 2e-4, 1e-4, 2, 0.35, 0.3, 0, 150, four_bits=True),
     Stage(8192, 1, 1e-4, 0, 2, 0.35, 0.3, 0, 45, four_bits=True),
+    Stage(1024, 4, 4e-4, 2.5e-4, 2, 0.4, 0.25, 0, 1000, four_bits=True),
+    Stage(4096, 1, 2.5e-4, 1e-4, 2, 0.4, 0.25, 0, 300, four_bits=True),
+    Stage(8192, 1, 1e-4, 0, 2, 0.4, 0.25, 0, 80, four_bits=True),
 ]
 
 COMMON = [["multikey"], ["multikey"], ["single"], ["multikey", "passkey"], ["multivalue"]]   # what those ask
