@@ -11,7 +11,7 @@ use weir_abi::IsaLevel;
 use weir_codegen::container::{write_executable, write_library, write_object};
 use weir_runtime::command::{MAX_SLOTS, parse_isa, whole};
 
-use crate::calibrate::tell_perplexity;
+use crate::calibrated::tell_perplexity;
 use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};

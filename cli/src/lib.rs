@@ -4,6 +4,7 @@
 
 mod bench;
 mod calibrate;
+mod calibrated;
 mod compile;
 mod completions;
 mod driver;

@@ -36,3 +36,14 @@ pub enum CodegenError {
     #[error(transparent)]
     Emit(#[from] EmitError),
 }
+
+/// What does not fit in a graph.
+pub(crate) fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
+    CodegenError::Graph { place: place.into(), message: message.into() }
+}
+
+/// A number in the width that tables have for it.
+pub(crate) fn number(value: usize, what: &str) -> Result<u32, CodegenError> {
+    u32::try_from(value)
+        .map_err(|_| CodegenError::Options(format!("{what} {value} is too large for a model")))
+}

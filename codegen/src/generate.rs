@@ -11,7 +11,7 @@ use weir_ir::verify::Verified;
 use weir_ir::{Const, Graph, Kind, Node, Op, Stage, Value};
 
 use crate::emit::{Assembly, FuncId, disassemble};
-use crate::error::CodegenError;
+use crate::error::{CodegenError, number, wrong};
 use crate::image::{CodeImage, ModelImage};
 use crate::kernels::attention::AttendSpec;
 use crate::kernels::compact::emit_compact;
@@ -119,15 +119,6 @@ pub(crate) struct KindPlan {
     source: ScoreSource,
     /// Bytes of a row in a slot; of a cache with a block in front of its ring those of the ring's.
     pub(crate) kept_row_bytes: u64,
-}
-
-pub(crate) fn wrong(place: impl Into<String>, message: impl Into<String>) -> CodegenError {
-    CodegenError::Graph { place: place.into(), message: message.into() }
-}
-
-pub(crate) fn number(value: usize, what: &str) -> Result<u32, CodegenError> {
-    u32::try_from(value)
-        .map_err(|_| CodegenError::Options(format!("{what} {value} is too large for a model")))
 }
 
 /// Compiles a graph. Weights stay unpacked until the image is written.

@@ -4,8 +4,7 @@ use weir_abi::{CacheLayout, CachePolicy};
 use weir_ir::Op;
 use weir_ir::graph::{CacheDecl, KvPolicy};
 
-use crate::error::CodegenError;
-use crate::generate::{number, wrong};
+use crate::error::{CodegenError, number, wrong};
 use crate::kernels::attention::CacheShape;
 
 /// Bytes of a cache's rows and positions in a slot, without what fills up tiles.

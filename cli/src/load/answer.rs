@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::said;
+use super::said::said;
 use crate::traffic::outcome::{Answer, Failed};
 
 /// Most gaps that room is made for beforehand: most answers are shorter than they might be.

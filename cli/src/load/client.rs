@@ -18,14 +18,12 @@ use tokio::net::TcpStream;
 
 use super::answer::Reading;
 use super::events::{Events, TooLong};
+use super::said::said;
 use super::server::Server;
 use crate::traffic::outcome::{Answer, Failed, Kind};
 
 /// Most bytes of an answer that is no stream: lists of models, and what is said about an error.
 const MOST_TEXT: usize = 1 << 20;
-
-/// Most letters of what a server says about an error that are shown.
-const MOST_SHOWN: usize = 200;
 
 /// How long the end of a stream may take behind its last event, which is the end of the answer.
 const REST: Duration = Duration::from_secs(1);
@@ -189,18 +187,4 @@ async fn whole(response: Response<Incoming>) -> Result<String, Failed> {
         }
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// What a server says about an error, in a line.
-pub fn said(text: &str) -> String {
-    let error: Option<Value> = serde_json::from_str(text).ok();
-    let message = error.as_ref().and_then(|error| {
-        let places = [&error["error"]["message"], &error["message"], &error["error"]];
-        places.into_iter().chain([&error["detail"]]).find_map(Value::as_str)
-    });
-    let line = message.unwrap_or(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST_SHOWN) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line,
-    }
 }

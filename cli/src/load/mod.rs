@@ -8,6 +8,7 @@ mod client;
 mod events;
 mod options;
 mod runner;
+mod said;
 mod server;
 
 use std::collections::BTreeMap;
