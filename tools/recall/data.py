@@ -205,7 +205,7 @@ HELD_OUT_PASSKEYS = [
     ("The pass key you need is {v}. Remember it.", "Now, what is the pass key? The pass key you need is"),
     ("Here is the pass key: {v}. Store it well.", "What was the pass key? Here is the pass key:"),
 ]
-MARK = "List"    # the word with which they begin
+MARK = "List"    # the word with which lists are asked for, but for three of ALL
 EVERY = ["List every {a} of {k}. ", "List every {a} for {k}. ", "List all of {k}: ", "List: "]   # before a question of multivalue
 ALL = ["What are all the {a}s for {k}? The {a}s for {k} are",     # questions of multivalue that end in words of their own
        "What are all the {a}s for {k} mentioned in the provided text? The {a}s for {k} mentioned in the provided text are",

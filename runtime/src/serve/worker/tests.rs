@@ -10,7 +10,7 @@ use super::*;
 use crate::SamplingOptions;
 use crate::cache::KeptRows;
 use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepRow};
-use crate::serve::mailbox::mailbox;
+use crate::serve::mailbox::{Inbox, mailbox};
 
 const VOCABULARY: u32 = 64;
 const ROWS: u32 = 4096;
@@ -106,6 +106,14 @@ fn request(seed: u64) -> Request {
     Request { prompt: vec![1, 2, 3], sampling, ..Request::default() }
 }
 
+/// A job without limits of time, and where its answers are read.
+fn job(requests: Vec<Request>, samples: u32, places: OwnedSemaphorePermit) -> (Job, Inbox) {
+    let (outbox, inbox) = mailbox(requests.len() * samples as usize);
+    let asked = Instant::now();
+    let (waits_until, answer_until, moments) = (None, None, None);
+    (Job { requests, samples, outbox, asked, waits_until, answer_until, places, moments }, inbox)
+}
+
 /// From the engine's step to the mailbox, numbers for the page and metrics included.
 #[test]
 fn a_step_allocates_nothing_once_its_readers_have_read() {
@@ -113,17 +121,8 @@ fn a_step_allocates_nothing_once_its_readers_have_read() {
     let (_jobs, taken) = mpsc::channel(1);
     let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 4, ROWS)));
     let places = Arc::new(Semaphore::new(4)).try_acquire_many_owned(4).unwrap();
-    let (outbox, mut inbox) = mailbox(4);
-    worker.begin(Job {
-        requests: vec![request(0), request(1)],
-        samples: 2,
-        outbox,
-        asked: Instant::now(),
-        waits_until: None,
-        answer_until: None,
-        places,
-        moments: Some(Arc::default()),
-    });
+    let (asked, mut inbox) = job(vec![request(0), request(1)], 2, places);
+    worker.begin(Job { moments: Some(Arc::default()), ..asked });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (mut allocations, mut tokens) = (0, 0);
     for step in 0..400 {
@@ -160,19 +159,11 @@ fn whoever_hears_of_an_end_finds_its_place_free() {
     let (_jobs, taken) = mpsc::channel(1);
     let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 2, ROWS)));
     let places = Arc::new(Semaphore::new(2));
-    let (outbox, mut inbox) = mailbox(2);
     let short = Request { max_tokens: Some(1), ..request(0) };
     let long = Request { max_tokens: Some(4), ..request(0) };
-    worker.begin(Job {
-        requests: vec![short, long],
-        samples: 1,
-        outbox,
-        asked: Instant::now(),
-        waits_until: None,
-        answer_until: None,
-        places: Arc::clone(&places).try_acquire_many_owned(2).unwrap(),
-        moments: None,
-    });
+    let taken_places = Arc::clone(&places).try_acquire_many_owned(2).unwrap();
+    let (asked, mut inbox) = job(vec![short, long], 1, taken_places);
+    worker.begin(asked);
     let watcher = Arc::new(Watcher { places, free: AtomicUsize::new(0) });
     let waker = Waker::from(Arc::clone(&watcher));
     let mut free_at_ends = Vec::new();
