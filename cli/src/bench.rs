@@ -62,6 +62,7 @@ impl Bench {
             return Ok(write_machine(&mut out, &figures, self.bench.json)?);
         }
         let model = Model::new(self.load()?)?;
+        model.need_text()?;
         if self.profile {
             let (label, profiles) = self.bench.profile(&model)?;
             return Ok(write_profiles(&mut out, &profiles, &label, self.bench.json)?);

@@ -11,7 +11,7 @@ use weir_abi::IsaLevel;
 use weir_codegen::container::{write_executable, write_library, write_object};
 use weir_runtime::command::{MAX_SLOTS, parse_isa, whole};
 
-use crate::calibrated::tell_perplexity;
+use crate::calibrated::tell_gain;
 use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
@@ -116,12 +116,13 @@ impl Compile {
         })?;
         print_times(&lowered, &self.report);
         if !lowered.held_out.is_empty() && !self.report.quiet {
-            tell_perplexity(&mut lowered, &model, &progress)?;
+            tell_gain(&mut lowered, &model, &progress)?;
         }
         if self.emit == Emit::Exe {
             let call = if output.parent() == Some(Path::new("")) { "./" } else { "" };
             let output = output.display();
             let example = match lowered.text.tokenizer {
+                _ if lowered.gives_embeddings() => "embed --text \"Once upon a time\"",
                 Some(_) => "generate --prompt \"Once upon a time\"",
                 None => "generate --ids 1,2,3",
             };

@@ -11,7 +11,7 @@ use weir_codegen::image::ModelImage;
 use weir_codegen::jit::{ModelInMemory, PackedWeights};
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
-use weir_ir::graph::CacheDecl;
+use weir_ir::graph::{CacheDecl, OutputRole};
 use weir_ir::{CacheFormat, DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
@@ -57,6 +57,11 @@ impl Lowered {
     /// Whether all passes have run.
     pub fn is_complete(&self) -> bool {
         self.graph.stage == Stage::Fixed
+    }
+
+    /// Whether the model gives embeddings instead of logits.
+    pub fn gives_embeddings(&self) -> bool {
+        self.graph.main.results.iter().any(|result| result.role == OutputRole::Hidden)
     }
 }
 

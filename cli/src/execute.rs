@@ -30,6 +30,8 @@ pub struct Execute {
 enum Other {
     /// Talk to the model
     Chat(command::Chat),
+    /// Give the embeddings of texts
+    Embed(command::Embed),
     /// Serve the model over HTTP: OpenAI's API, a page to talk to it, metrics
     Serve(command::Serve),
     /// Say what the model is and how much memory it needs
@@ -58,6 +60,7 @@ impl Execute {
             Some(Other::Chat(chat)) => chat.runtime.slots,
             Some(Other::Serve(serve)) => serve.runtime.slots,
             Some(Other::Info(info)) => info.runtime.slots,
+            Some(Other::Embed(embed)) => embed.runtime.slots,
             Some(Other::Logits(logits)) => logits.runtime.slots,
             Some(Other::Eval(eval)) => eval.runtime.slots,
             Some(Other::Perplexity(text)) => text.runtime.slots,
@@ -81,6 +84,7 @@ impl Execute {
             Some(Other::Chat(chat)) => chat.run(&model)?,
             Some(Other::Serve(serve)) => serve.run(model)?,
             Some(Other::Info(info)) => info.run(&model)?,
+            Some(Other::Embed(embed)) => embed.run(&model)?,
             Some(Other::Logits(logits)) => logits.run(&model)?,
             Some(Other::Bench(bench)) => bench.run(&model)?,
             Some(Other::Eval(eval)) => eval.run(&Candidates::alone(model))?,
@@ -112,6 +116,7 @@ impl Other {
             Other::Chat(_) => "chat",
             Other::Serve(_) => "serve",
             Other::Info(_) => "info",
+            Other::Embed(_) => "embed",
             Other::Logits(_) => "logits",
             Other::Bench(_) => "bench",
             Other::Generate(_) => "generate",

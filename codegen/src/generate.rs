@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use weir_abi::{CacheLayout, IsaLevel, KindCode, KindEntry, LayerEntry};
-use weir_ir::graph::{CacheDecl, CacheRows, KvPolicy, OutputRole, Scoring};
+use weir_abi::{CacheLayout, HeadResult, IsaLevel, KindCode, KindEntry, LayerEntry};
+use weir_ir::graph::{BodyResult, CacheDecl, CacheRows, KvPolicy, OutputRole, Scoring};
 use weir_ir::verify::Verified;
 use weir_ir::{Const, Graph, Kind, Node, Op, Stage, Value};
 
@@ -76,8 +76,8 @@ pub struct Report {
     pub arena_bytes: u64,
     /// Hidden rows of a step.
     pub hidden_bytes: u64,
-    /// Logits of a call of the head.
-    pub logits_bytes: u64,
+    /// What a call of the head gives, logits in most models.
+    pub answer_bytes: u64,
     /// Cache of one slot, per layer.
     pub cache_slot_bytes: Vec<u64>,
     /// Segments with their arena bytes and numbers of kernels and barriers.
@@ -108,7 +108,8 @@ struct Parts<'g> {
     layers: Vec<Node>,
     head: Vec<Node>,
     constants: HashMap<Value, WeightSource>,
-    logits: Value,
+    answer: Value,
+    head_result: HeadResult,
 }
 
 /// One planned layer kind.
@@ -163,8 +164,12 @@ pub fn generate<'a>(
     let weights = region.finish();
 
     let (code, levels, clif) = emit(&embed, &kinds, &head, options)?;
-    let vocabulary = graph.main.shape(parts.logits).last().and_then(|size| size.as_size());
-    let vocabulary = vocabulary.ok_or_else(|| wrong("logits", "no numeric width"))?;
+    let head_width = graph.main.shape(parts.answer).last().and_then(|size| size.as_size());
+    let head_width = head_width.ok_or_else(|| wrong("main", "a result of no numeric width"))?;
+    let vocabulary = match parts.head_result {
+        HeadResult::Logits => head_width,
+        HeadResult::Hidden => embedded(&parts)?,
+    };
     let plans: Vec<&SegmentPlan> =
         [&embed].into_iter().chain(kinds.iter().map(|kind| &kind.plan)).chain([&head]).collect();
     let arena_bytes = plans.iter().map(|plan| plan.arena_bytes as u64).max().unwrap_or(0);
@@ -179,6 +184,8 @@ pub fn generate<'a>(
     header.slots = options.slots;
     header.rotary_sets = graph.rotary.sets;
     header.rotary_switch = graph.rotary.switch;
+    header.head_result = parts.head_result as u32;
+    header.head_width = number(head_width, "width of the head")?;
     header.arena_bytes = arena_bytes;
     header.embed_weights = embed_weights;
     header.head_weights = head_weights;
@@ -202,7 +209,7 @@ pub fn generate<'a>(
         weights_bytes: weights.bytes,
         arena_bytes,
         hidden_bytes: u64::from(options.max_rows) * hidden_width as u64 * 4,
-        logits_bytes: u64::from(options.max_head_rows) * vocabulary as u64 * 4,
+        answer_bytes: u64::from(options.max_head_rows) * head_width as u64 * 4,
         cache_slot_bytes,
         segments: plans.into_iter().map(segment_report).collect(),
         clif,
@@ -232,7 +239,7 @@ impl<'g> Plans<'g> {
             body: &graph.main,
             nodes: Vec::new(),
             input: None,
-            output: parts.logits,
+            output: parts.answer,
             target: Root::Hidden,
             weights: parts.constants.clone(),
             cache: None,
@@ -255,7 +262,7 @@ impl<'g> Plans<'g> {
         let head = lower_segment(&SegmentSource {
             nodes: parts.head.clone(),
             input: Some(last.results[0]),
-            target: Root::Logits,
+            target: Root::Answer,
             max_rows: options.max_head_rows as usize,
             head: true,
             ..source("head")
@@ -292,16 +299,19 @@ fn check(graph: &Graph, options: &Options<'_>) -> Result<(), CodegenError> {
 
 impl<'g> Parts<'g> {
     fn of(graph: &'g Graph) -> Result<Self, CodegenError> {
+        let (answer, head_result) = match graph.main.results.as_slice() {
+            [BodyResult { value, role: OutputRole::Logits }] => (*value, HeadResult::Logits),
+            [BodyResult { value, role: OutputRole::Hidden }] => (*value, HeadResult::Hidden),
+            _ => return Err(wrong("main", "its result is not exactly logits or hidden rows")),
+        };
         let mut parts = Parts {
             graph,
             embed: Vec::new(),
             layers: Vec::new(),
             head: Vec::new(),
             constants: HashMap::new(),
-            logits: match graph.main.results.as_slice() {
-                [result] if result.role == OutputRole::Logits => result.value,
-                _ => return Err(wrong("main", "its result is not exactly the logits")),
-            },
+            answer,
+            head_result,
         };
         for (node, data) in graph.main.live() {
             match &data.op {
@@ -322,6 +332,15 @@ impl<'g> Parts<'g> {
         }
         Ok(parts)
     }
+}
+
+/// Entries of the table that tokens' rows come from.
+fn embedded(parts: &Parts<'_>) -> Result<usize, CodegenError> {
+    let main = &parts.graph.main;
+    let embed = parts.embed.iter().map(|node| &main.nodes[*node]);
+    let table = embed.filter(|node| matches!(node.op, Op::Embed(_))).map(|node| node.operands[1]);
+    let sizes = table.filter_map(|table| main.shape(table).first()?.as_size());
+    sizes.min().ok_or_else(|| wrong("main", "no table of embeddings of a known size"))
 }
 
 fn hidden_width(parts: &Parts<'_>) -> Result<usize, CodegenError> {

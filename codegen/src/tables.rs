@@ -6,7 +6,8 @@
 //! at a multiple of 8 bytes.
 
 use weir_abi::{
-    ABI_VERSION, Blob, CacheLayout, KindCode, KindEntry, LayerEntry, MAGIC, ModelHeader, Table,
+    ABI_VERSION, Blob, CacheLayout, HeadResult, KindCode, KindEntry, LayerEntry, MAGIC,
+    ModelHeader, Table,
 };
 
 use crate::image::Symbol;
@@ -70,6 +71,8 @@ pub fn empty_header() -> ModelHeader {
         slots: 0,
         rotary_sets: 1,
         rotary_switch: 0,
+        head_result: HeadResult::Logits as u32,
+        head_width: 0,
         arena_bytes: 0,
         levels: Table::default(),
         kinds: Table::default(),
@@ -194,6 +197,8 @@ fn header_bytes(header: &ModelHeader) -> Vec<u8> {
         header.slots,
         header.rotary_sets,
         header.rotary_switch,
+        header.head_result,
+        header.head_width,
     ]);
     out.words(&[header.arena_bytes]);
     for table in [

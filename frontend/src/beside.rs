@@ -39,8 +39,8 @@ pub struct ModelFacts {
     /// Rows of the rotary tables in the file, which no sequence can exceed; `None` where the
     /// graph computes its angles.
     pub table_rows: Option<u32>,
-    /// Width of the logits.
-    pub vocabulary: u32,
+    /// Columns of the result: logits of a row, or values of a hidden one.
+    pub columns: u32,
     /// Layers with a cache.
     pub layers: u32,
     /// Begin-of-sequence token.

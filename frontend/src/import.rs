@@ -10,6 +10,7 @@ use crate::beside::{self, ModelFacts, TextAssets};
 use crate::error::{ImportError, Place, Problem};
 use crate::onnx::context::MAX_CHAIN;
 use crate::onnx::{import as builder, model, roles};
+use crate::pooling;
 use crate::source::ModelFiles;
 
 /// What the user may say about an import.
@@ -52,7 +53,14 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Imported, ImportEr
             return Err(error(problems));
         }
     };
-    let graph = builder::build(&model, &plan).map_err(error)?;
+    let mut graph = builder::build(&model, &plan).map_err(error)?;
+    drop_unread(&mut graph);
+    if plan.outputs.contains(&OutputRole::Hidden) {
+        let problems = pooling::check(&files);
+        if !problems.is_empty() {
+            return Err(error(problems));
+        }
+    }
     let mut facts = beside.facts;
     graph_facts(&graph, &mut facts).map_err(|problem| error(vec![problem]))?;
     Ok(Imported { graph, text: beside.text, facts })
@@ -72,13 +80,23 @@ pub fn import_operators(
     builder::build(&model, &plan).map_err(error)
 }
 
+/// Drops results that nothing reads, and what is computed for them alone: rows of single layers, a pooling
+/// that is done elsewhere here.
+fn drop_unread(graph: &mut Graph) {
+    let before = graph.main.results.len();
+    graph.main.results.retain(|result| result.role != OutputRole::Other);
+    if graph.main.results.len() < before {
+        graph.main.remove_dead();
+    }
+}
+
 /// What only the graph knows.
 fn graph_facts(graph: &Graph, facts: &mut ModelFacts) -> Result<(), Problem> {
-    let logits = graph.main.results.iter().find(|result| result.role == OutputRole::Logits);
-    let vocabulary = logits.and_then(|logits| graph.main.shape(logits.value).last()?.as_size());
-    let vocabulary = vocabulary.and_then(|size| u32::try_from(size).ok());
-    facts.vocabulary = vocabulary.ok_or_else(|| {
-        let message = "the logits have no fixed number of columns";
+    let answer = graph.main.results.iter().find(|result| result.role.is_answer());
+    let columns = answer.and_then(|answer| graph.main.shape(answer.value).last()?.as_size());
+    let columns = columns.and_then(|size| u32::try_from(size).ok());
+    facts.columns = columns.ok_or_else(|| {
+        let message = "the logits or hidden rows have no fixed number of columns";
         Problem::unsupported(Place::Graph(String::new()), message)
     })?;
     let layers: BTreeSet<u32> = graph

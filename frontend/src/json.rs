@@ -85,6 +85,19 @@ impl Json {
         value.as_bool().map(Some).ok_or_else(|| self.wrong(name, "true or false"))
     }
 
+    /// The rests of names that begin like this, of fields that are true.
+    pub fn enabled(&self, prefix: &str) -> Result<Vec<String>, Problem> {
+        let names = self.value.as_object().into_iter().flatten().map(|(name, _)| name);
+        let mut found = Vec::new();
+        for name in names {
+            let Some(rest) = name.strip_prefix(prefix) else { continue };
+            if self.bool(name)? == Some(true) {
+                found.push(rest.to_owned());
+            }
+        }
+        Ok(found)
+    }
+
     /// A token id or a list of them.
     pub fn ids(&self, name: &str) -> Result<Option<Vec<u32>>, Problem> {
         let Some(value) = self.get(name) else { return Ok(None) };

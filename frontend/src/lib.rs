@@ -11,6 +11,7 @@ pub mod error;
 pub mod import;
 mod json;
 pub mod onnx;
+mod pooling;
 #[expect(unsafe_code, reason = "maps files into memory")]
 pub mod source;
 pub mod synthetic;

@@ -66,6 +66,7 @@ fn whole() -> Vec<u8> {
         offset_of!(ModelHeader, max_head_rows),
         offset_of!(ModelHeader, slots),
         offset_of!(ModelHeader, rotary_sets),
+        offset_of!(ModelHeader, head_width),
     ] {
         set(&mut tables, offset, &1_u32.to_le_bytes());
     }

@@ -124,12 +124,22 @@ pub struct BodyResult {
 pub enum OutputRole {
     /// Logits `[batch, sequence, vocabulary]`, from `Canonical` on `[sequence, vocabulary]`.
     Logits,
+    /// What a model that gives embeddings ends in: the rows behind its last norm, `[batch, sequence,
+    /// width]`, from `Canonical` on `[sequence, width]`.
+    Hidden,
     /// Keys of a layer with the new rows appended.
     PresentKey(u32),
     /// Values of a layer with the new rows appended.
     PresentValue(u32),
     /// Anything else; hidden rows of a layer kind.
     Other,
+}
+
+impl OutputRole {
+    /// Whether it is what the model is there for, of which there is one.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, OutputRole::Logits | OutputRole::Hidden)
+    }
 }
 
 /// A value.

@@ -26,7 +26,7 @@ use std::ops::Deref;
 
 use crate::dim::{Dim, Symbol};
 use crate::entity::{CacheId, Entity, Kind, Value};
-use crate::graph::{Body, Graph, InputRole, KvPolicy, OutputRole, ValueSource};
+use crate::graph::{Body, Graph, InputRole, KvPolicy, ValueSource};
 use crate::infer::Tables;
 use crate::ops::{Known, Op, Operand};
 use crate::stage::Stage;
@@ -343,19 +343,19 @@ impl<'g> Verifier<'g> {
 
     fn results(&mut self) {
         let body = &self.graph.main;
-        let logits: Vec<Value> = body
+        let answers: Vec<Value> = body
             .results
             .iter()
-            .filter(|result| result.role == OutputRole::Logits)
+            .filter(|result| result.role.is_answer())
             .map(|result| result.value)
             .collect();
-        if logits.len() > 1 {
-            self.error("main", "has more than one result of logits");
+        if answers.len() > 1 {
+            self.error("main", "has more than one result of logits or hidden rows");
         }
         if self.stage >= Stage::Canonical {
-            for value in logits {
+            for value in answers {
                 if body.values.get(value).is_some_and(|data| data.ty.rank() != 2) {
-                    self.error("main", format!("logits {value} are not [rows, vocabulary]"));
+                    self.error("main", format!("the result {value} is not [rows, columns]"));
                 }
             }
         }
@@ -374,8 +374,8 @@ impl<'g> Verifier<'g> {
         if !body.params.iter().all(typed) {
             self.error("main", format!("a parameter is not {rows}"));
         }
-        if !matches!(body.results.as_slice(), [only] if only.role == OutputRole::Logits) {
-            self.error("main", "its only result is not logits");
+        if !matches!(body.results.as_slice(), [only] if only.role.is_answer()) {
+            self.error("main", "its only result is not logits or hidden rows");
         }
         let mut state = 0;
         for (node, data) in body.live() {

@@ -10,7 +10,7 @@
 //!
 //! `main`:
 //! * Parameters: `Tokens` i64`[rows]`, then `Positions` i64`[rows]`. Results: exactly one, `Logits`
-//!   f32`[rows, V]`. No other parameter or result is left.
+//!   f32`[rows, V]` or `Hidden` f32`[rows, W]`. No other parameter or result is left.
 //! * Nodes in order: the *embed segment* (`embed`, possibly elementwise nodes and `table_rows`),
 //!   which ends in hidden f32`[rows, W]`; then the `layer` nodes, consecutive among the nodes that
 //!   are not `const`; then the *head segment*. `const` nodes stand where they are needed, in front

@@ -370,7 +370,7 @@ impl Arm {
 
 /// The most likely token.
 fn chosen(row: &[f32]) -> Result<u32, StepFault> {
-    greedy(row).ok_or(StepFault::LogitsNotFinite)
+    greedy(row).ok_or(StepFault::NotFinite)
 }
 
 /// Queries that the layouts of a model observe, at most.

@@ -26,6 +26,12 @@ pub enum RuntimeError {
     /// Something that this model has not got was asked for: the user's choice.
     #[error("the model has no {0}")]
     Absent(&'static str),
+    /// Text was asked of a model that gives embeddings: the user's choice.
+    #[error("the model gives embeddings and writes no text; `embed` and `serve` are its commands")]
+    NoText,
+    /// Embeddings were asked of a model that writes text: the user's choice.
+    #[error("the model writes text and gives no embeddings")]
+    NoEmbeddings,
     /// Options that cannot be met: the user's choice.
     #[error("{0}")]
     Options(String),

@@ -365,6 +365,7 @@ pub unsafe extern "C" fn weir_engine_new(
                 exclusive(engine, "engine is null")?,
             )
         };
+        model.need_text()?;
         let made =
             CEngine { engine: model.engine(&options)?, events: VecDeque::new(), current: vec![0] };
         *engine = Box::into_raw(Box::new(made));
@@ -484,7 +485,9 @@ impl CEngine {
         while self.events.is_empty() && !self.engine.is_idle() {
             let events = &mut self.events;
             self.engine.step(|request, event| {
-                events.push_back(match event {
+                let queued = match event {
+                    // Engines are made of models that write text.
+                    Event::Embedding { .. } => return,
                     Event::Token { token, text, .. } => Queued {
                         request,
                         kind: EVENT_TOKEN,
@@ -509,7 +512,8 @@ impl CEngine {
                         reason: None,
                         usage: Usage::default(),
                     },
-                });
+                };
+                events.push_back(queued);
             });
         }
         let Some(queued) = self.events.pop_front() else {

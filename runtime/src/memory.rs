@@ -99,9 +99,12 @@ impl MemoryCeiling {
             cache,
             step: sum([header.arena_bytes, hidden]),
             prefill: sum([prefill.hidden, prefill.rows, prefill.scores]),
-            // Per slot a row of logits and one for each guess, as far as a step has rows; with penalties,
+            // Per slot what the head gives for a row and for each guess, as far as a step has rows; with penalties,
             // a count and a mark; candidates once.
-            logits: product([vocabulary, 4 * logit_rows + 5 * slots + 8]),
+            logits: sum([
+                product([shape.head_width.into(), 4 * logit_rows]),
+                product([vocabulary, 5 * slots + 8]),
+            ]),
             // The packed form is used where it lies; an allowance of its size for what opening it
             // and encoding a prompt build besides.
             tokenizer: model.tokenizer().len() as u64,

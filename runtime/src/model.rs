@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use weir_abi::HeadResult;
 use weir_tokenizer::Tokenizer;
 
 use crate::constraint::limits;
@@ -74,6 +75,28 @@ impl Model {
     /// What is known besides.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// What it gives for a row.
+    pub fn gives(&self) -> HeadResult {
+        // The tables were checked when the model was opened.
+        HeadResult::from_number(self.compiled.header().head_result).unwrap_or(HeadResult::Logits)
+    }
+
+    /// An error unless it writes text.
+    pub fn need_text(&self) -> Result<(), RuntimeError> {
+        match self.gives() {
+            HeadResult::Logits => Ok(()),
+            HeadResult::Hidden => Err(RuntimeError::NoText),
+        }
+    }
+
+    /// An error unless it gives embeddings.
+    pub fn need_embeddings(&self) -> Result<(), RuntimeError> {
+        match self.gives() {
+            HeadResult::Hidden => Ok(()),
+            HeadResult::Logits => Err(RuntimeError::NoEmbeddings),
+        }
     }
 
     /// The tokenizer; `None` if the model was compiled without one.

@@ -137,7 +137,7 @@ fn answers(
             weir_runtime::Event::Token { token, .. } => {
                 found.entry(known[&id]).or_default().push(token);
             }
-            weir_runtime::Event::Finished { .. } => {}
+            weir_runtime::Event::Embedding { .. } | weir_runtime::Event::Finished { .. } => {}
             weir_runtime::Event::Failed(fault) => failed = Some(fault),
         });
         if let Some(fault) = failed {

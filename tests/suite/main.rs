@@ -5,6 +5,7 @@ mod artefact;
 mod broken;
 mod company;
 mod conversation;
+mod embedding;
 mod golden;
 mod guesses;
 mod invariance;
@@ -38,6 +39,7 @@ fn main() {
     trials.extend(company::trials());
     trials.extend(samples::trials());
     trials.extend(conversation::trials());
+    trials.extend(embedding::trials());
     trials.extend(invariance::trials());
     trials.extend(artefact::trials());
     trials.extend(broken::trials());

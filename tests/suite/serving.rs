@@ -9,6 +9,7 @@ mod constraints;
 mod crowd;
 mod described;
 mod document;
+mod embeddings;
 mod faults;
 mod keys;
 mod lifetime;
@@ -36,7 +37,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 37] = [
+    let checks: [Check; 39] = [
         ("answers", answers::answers),
         ("streams", answers::streams),
         ("probabilities", answers::probabilities),
@@ -59,6 +60,8 @@ pub fn trials() -> Vec<Trial> {
         ("calls_forced_elsewhere", calls::forced_elsewhere),
         ("calls_refused", calls::refused),
         ("forms_elsewhere", calls::forms_elsewhere),
+        ("embeddings", embeddings::given),
+        ("embeddings_refused", embeddings::refused),
         ("traces", traces::written),
         ("described", described::described),
         ("described_refusals", described::described_refusals),

@@ -1,6 +1,6 @@
 //! From the nodes of a segment to kernels over views.
 //!
-//! The segment's result grows in place in its root (hidden rows, logits): the residual of a product
+//! The segment's result grows in place in its root (hidden rows, the head's answer): the residual of a product
 //! and the operand of an elementwise node lie where the node's result lies, if nothing reads them
 //! afterwards.
 
@@ -38,7 +38,7 @@ pub struct SegmentSource<'a> {
     pub input: Option<Value>,
     /// The result.
     pub output: Value,
-    /// Memory of the result: hidden rows or logits.
+    /// Memory of the result: hidden rows, or what the head gives.
     pub target: Root,
     /// Values that are weights.
     pub weights: HashMap<Value, WeightSource>,

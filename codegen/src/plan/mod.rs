@@ -1,6 +1,6 @@
 //! The plan of a segment: kernels in order, the memory of every value, the places of barriers.
 //!
-//! A value is a [`View`] of a root: hidden rows, logits, a weight or a buffer of the arena. Slices
+//! A value is a [`View`] of a root: hidden rows, what the head gives, a weight or a buffer of the arena. Slices
 //! and reshapes are views wherever strides permit. Kernels that depend on each other lie in
 //! different *phases*, unless both divide the rows in the same way; between two phases is a barrier.
 //! A buffer's bytes are used again only in a later phase. [`verify`] proves both promises from the
@@ -32,8 +32,8 @@ use crate::weights::WeightSlot;
 pub enum Root {
     /// Hidden rows of the step.
     Hidden,
-    /// Logits of the head.
-    Logits,
+    /// What the head gives: logits, or hidden rows.
+    Answer,
     /// The layer's cache.
     Cache,
     /// A buffer of the arena.

@@ -167,7 +167,7 @@ impl Frame<'_> {
     fn root(&self, b: &mut Body<'_>, root: Root) -> Value {
         match root {
             Root::Hidden => self.field(b, offset_of!(StepContext, hidden)),
-            Root::Logits => self.field(b, offset_of!(StepContext, logits)),
+            Root::Answer => self.field(b, offset_of!(StepContext, logits)),
             Root::Cache => b.int(0),
             Root::Buffer(index) => {
                 let arena = self.field(b, offset_of!(StepContext, arena));

@@ -126,12 +126,25 @@ pub fn plan(graph: &Graph, hints: &RoleHints) -> Result<InputPlan, Vec<Problem>>
         let place = Place::Graph(graph.name.clone());
         problems.push(Problem::unsupported(place, "no input holds token ids"));
     }
-    let outputs: Vec<_> = graph.outputs.iter().map(|output| output_role(output, hints)).collect();
-    let logits = outputs.iter().filter(|role| **role == OutputRole::Logits).count();
-    if logits != 1 {
-        let place = Place::Graph(graph.name.clone());
-        let message = format!("{logits} outputs hold logits, a language model has one");
-        problems.push(Problem::unsupported(place, message));
+    let mut outputs: Vec<_> =
+        graph.outputs.iter().map(|output| output_role(output, hints)).collect();
+    let count = |role| outputs.iter().filter(|other| **other == role).count();
+    match (count(OutputRole::Logits), count(OutputRole::Hidden)) {
+        (0, 1) | (1, 0) => {}
+        // Rows beside logits, which nothing asks for.
+        (1, _) => {
+            for role in outputs.iter_mut().filter(|role| **role == OutputRole::Hidden) {
+                *role = OutputRole::Other;
+            }
+        }
+        (logits, hidden) => {
+            let place = Place::Graph(graph.name.clone());
+            let message = format!(
+                "{logits} outputs hold logits and {hidden} hidden rows; a language model has one of \
+                 either"
+            );
+            problems.push(Problem::unsupported(place, message));
+        }
     }
     for (what, past, present) in cache_names(&inputs, &outputs) {
         if past != present {
@@ -342,9 +355,14 @@ fn output_role(output: &ValueInfo, hints: &RoleHints) -> OutputRole {
         Some((layer, Half::Key)) => OutputRole::PresentKey(layer),
         Some((layer, Half::Value)) => OutputRole::PresentValue(layer),
         None if words(&output.name).iter().any(|word| word == "logits") => OutputRole::Logits,
+        None if HIDDEN.contains(&output.name.as_str()) => OutputRole::Hidden,
         None => OutputRole::Other,
     }
 }
+
+/// How exporters call the rows behind the last norm: optimum and others, sentence-transformers,
+/// onnxruntime-genai where it leaves the head away.
+const HIDDEN: [&str; 3] = ["last_hidden_state", "token_embeddings", "hidden_states"];
 
 /// Lower-case runs of letters and of digits.
 fn words(name: &str) -> Vec<String> {

@@ -282,7 +282,7 @@ const BREAKS: &[(&str, Break)] = &[
 #[test]
 fn the_whole_model_imports() {
     let imported = attempt(|directory| tiny().write(directory)).unwrap();
-    assert_eq!(imported.facts.vocabulary, 8);
+    assert_eq!(imported.facts.columns, 8);
     assert_eq!(imported.facts.table_rows, Some(16));
 }
 

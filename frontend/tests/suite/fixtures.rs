@@ -35,12 +35,12 @@ pub fn is_later(name: &str) -> bool {
 fn check_facts(path: &Path, imported: &Imported) {
     let name = name(path);
     let Ok(config) = std::fs::read(path.join("config.json")) else {
-        assert!(imported.facts.vocabulary > 0 && imported.facts.layers > 0, "{name}");
+        assert!(imported.facts.columns > 0 && imported.facts.layers > 0, "{name}");
         return;
     };
     let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     let number = |key: &str| config[key].as_u64().map(|number| number as u32);
-    assert_eq!(Some(imported.facts.vocabulary), number("vocab_size"), "{name}");
+    assert_eq!(Some(imported.facts.columns), number("vocab_size"), "{name}");
     let layers = number("num_hidden_layers").unwrap_or(imported.facts.layers);
     assert_eq!(imported.facts.layers, layers, "{name}");
     assert_eq!(imported.facts.context_limit, number("max_position_embeddings"), "{name}");

@@ -71,7 +71,7 @@ fn run(imported: &Imported, goldens: &Goldens, prompt: &str) -> Result<f32, Eval
     let expected = goldens.logits(&format!("{prompt}/prefill_logits"));
     let mut worst = distance(&rows[rows.len() - expected.len()..], &expected);
     let steps = goldens.logits(&format!("{prompt}/step_logits"));
-    let width = imported.facts.vocabulary as usize;
+    let width = imported.facts.columns as usize;
     let forced = goldens.ids(&format!("{prompt}/greedy_ids"));
     for (index, expected) in steps.chunks(width).enumerate().skip(1).take(STEPS) {
         worst = worst.max(distance(&session.step(forced[index - 1])?, expected));

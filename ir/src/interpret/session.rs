@@ -49,7 +49,8 @@ impl<'g> Session<'g> {
         &self.caches
     }
 
-    /// Runs the prompt; logits of its rows (a model that prunes its head gives the last only).
+    /// Runs the prompt; logits of its rows (a model that prunes its head gives the last only), or what a
+    /// model that gives embeddings makes of them.
     pub fn prefill(&mut self, ids: &[i64]) -> Result<Vec<Vec<f32>>, EvalError> {
         self.tokens.extend_from_slice(ids);
         self.run_prompt(ids)
@@ -114,19 +115,19 @@ impl<'g> Session<'g> {
         let graph = self.interpreter.graph();
         let bindings = Bindings::one_sequence(self.past, ids.len());
         let mut wanted: Vec<Value> = Vec::new();
-        let mut logits = None;
+        let mut answer = None;
         let mut kept = Vec::new();
         for result in &graph.main.results {
             match result.role {
-                OutputRole::Logits => logits = Some(wanted.len()),
+                OutputRole::Logits | OutputRole::Hidden => answer = Some(wanted.len()),
                 OutputRole::PresentKey(layer) => kept.push(((false, layer), wanted.len())),
                 OutputRole::PresentValue(layer) => kept.push(((true, layer), wanted.len())),
                 OutputRole::Other => continue,
             }
             wanted.push(result.value);
         }
-        let logits =
-            logits.ok_or_else(|| whole(EvalFault::Missing("a result of logits".into())))?;
+        let missing = || whole(EvalFault::Missing("a result of logits or hidden rows".into()));
+        let answer = answer.ok_or_else(missing)?;
         // Made before the run: the closure that hands them out cannot report errors.
         let mut inputs: HashMap<Value, Tensor> = HashMap::new();
         for param in &graph.main.params {
@@ -144,9 +145,9 @@ impl<'g> Session<'g> {
             self.present.insert(key, tensors[index].clone());
         }
         self.past += ids.len();
-        let logits = tensors.swap_remove(logits);
-        let width = logits.sizes().last().copied().unwrap_or(1).max(1);
-        Ok(logits.f32s().map_err(whole)?.chunks(width).map(<[f32]>::to_vec).collect())
+        let answer = tensors.swap_remove(answer);
+        let width = answer.sizes().last().copied().unwrap_or(1).max(1);
+        Ok(answer.f32s().map_err(whole)?.chunks(width).map(<[f32]>::to_vec).collect())
     }
 
     /// The tensor of an input; `None` where only its known content tells.

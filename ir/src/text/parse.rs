@@ -321,6 +321,7 @@ impl<'t> Line<'t> {
     fn output_role(&mut self) -> Result<OutputRole, ParseError> {
         Ok(match self.word()? {
             "logits" => OutputRole::Logits,
+            "hidden" => OutputRole::Hidden,
             "present_key" => OutputRole::PresentKey(self.number()?),
             "present_value" => OutputRole::PresentValue(self.number()?),
             "other" => OutputRole::Other,

@@ -194,6 +194,7 @@ pub(super) fn input_role(role: &InputRole) -> String {
 pub(super) fn output_role(role: &OutputRole) -> String {
     match role {
         OutputRole::Logits => "logits".into(),
+        OutputRole::Hidden => "hidden".into(),
         OutputRole::PresentKey(layer) => format!("present_key {layer}"),
         OutputRole::PresentValue(layer) => format!("present_value {layer}"),
         OutputRole::Other => "other".into(),

@@ -80,7 +80,7 @@ fn constant_of(body: &Body, value: Value) -> Option<Const> {
     }
 }
 
-/// Depth first from the logits: whatever a cut depends on stands in front of it.
+/// Depth first from logits or hidden rows: whatever a cut depends on stands in front of it.
 fn listing(body: &Body) -> Result<Listing<'_>, PassError> {
     let mut maker: HashMap<Value, Node> = HashMap::new();
     for (node, data) in body.live() {
@@ -89,8 +89,8 @@ fn listing(body: &Body) -> Result<Listing<'_>, PassError> {
         }
     }
     let mut roots: Vec<Value> = Vec::new();
-    let logits = body.results.iter().filter(|result| result.role == OutputRole::Logits);
-    roots.extend(logits.map(|result| result.value));
+    let answers = body.results.iter().filter(|result| result.role.is_answer());
+    roots.extend(answers.map(|result| result.value));
     roots.extend(body.results.iter().map(|result| result.value));
     let mut nodes = Vec::new();
     let mut seen = std::collections::HashSet::new();

@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 
-use weir_ir::graph::{OutputRole, RotarySets};
+use weir_ir::graph::{BodyResult, OutputRole, RotarySets};
 use weir_ir::interpret::Interpreter;
 use weir_ir::{
     Body, Const, Constant, DType, Graph, InputRole, Node, Op, Stage, Symbol, Table, TensorType,
@@ -230,14 +230,19 @@ impl<'g> Former<'g> {
 
     /// Sets the results of the new body.
     fn results(&mut self, problems: &mut Vec<Unsupported>) {
-        let mut logits = None;
+        let mut answer = None;
         for result in &self.graph.main.results {
             match result.role {
-                OutputRole::Logits => match self.form(result.value) {
-                    Form::Rows(rows) if is_plain(&rows) => logits = Some(rows.value),
+                OutputRole::Logits | OutputRole::Hidden => match self.form(result.value) {
+                    Form::Rows(rows) if is_plain(&rows) => {
+                        answer = Some(BodyResult { value: rows.value, role: result.role.clone() });
+                    }
                     _ => problems.push(Unsupported {
-                        place: "output logits".into(),
-                        message: "it is not a row of scores per token".into(),
+                        place: match result.role {
+                            OutputRole::Hidden => "output of hidden rows".into(),
+                            _ => "output logits".into(),
+                        },
+                        message: "it is not a row of numbers per token".into(),
                     }),
                 },
                 OutputRole::PresentKey(layer) | OutputRole::PresentValue(layer) => {
@@ -254,19 +259,17 @@ impl<'g> Former<'g> {
                         });
                     }
                 }
-                // Hidden states and the like: nothing reads them here.
                 OutputRole::Other => {}
             }
         }
-        let Some(logits) = logits else {
+        let Some(answer) = answer else {
             problems.push(Unsupported {
                 place: "graph".into(),
-                message: "no output holds logits".into(),
+                message: "no output holds logits or hidden rows".into(),
             });
             return;
         };
-        use weir_ir::graph::BodyResult;
-        self.body.results.push(BodyResult { value: logits, role: OutputRole::Logits });
+        self.body.results.push(answer);
         let mut layers: Vec<(u32, [Value; 2])> = self.presents.drain().collect();
         layers.sort_unstable();
         for (layer, [key, value]) in layers {

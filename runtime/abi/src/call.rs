@@ -53,7 +53,7 @@ pub struct StepContext {
     pub prompt: *const PromptCall,
     /// Hidden rows that the head computes, indices into `hidden`.
     pub head_rows: *const u32,
-    /// Logits, f32 `[head_row_count, vocabulary]`, rows dense.
+    /// What the head gives, logits in most models: f32 `[head_row_count, head_width]`, rows dense.
     pub logits: *mut f32,
     /// Barrier of the team.
     pub barrier: Barrier,

@@ -47,7 +47,7 @@ pub struct ModelHeader {
     pub code_bytes: u64,
     /// Bytes of the weights region.
     pub weights_bytes: u64,
-    /// Rows of the logits: the vocabulary of the model's head.
+    /// Token ids: the logits of a row, or, of a model that gives none, entries of its embedding.
     pub vocabulary: u32,
     /// f32 values of a hidden row.
     pub hidden_width: u32,
@@ -63,6 +63,10 @@ pub struct ModelHeader {
     pub rotary_sets: u32,
     /// A sequence whose greatest length exceeds this uses the second rotary set; 0 with one set.
     pub rotary_switch: u32,
+    /// Number of a [`HeadResult`].
+    pub head_result: u32,
+    /// f32 values that the head gives for a row.
+    pub head_width: u32,
     /// Bytes of the arena: all buffers of a step, planned at compile time.
     pub arena_bytes: u64,
     /// [`LevelEntry`] per ISA level, lowest first.
@@ -91,6 +95,23 @@ pub struct ModelHeader {
     pub symbols: Table,
     /// Names that symbols point to.
     pub names: Blob,
+}
+
+/// What the head gives for a row.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadResult {
+    /// Logits of the next token.
+    Logits = 0,
+    /// The row behind the last norm, from which embeddings are made.
+    Hidden = 1,
+}
+
+impl HeadResult {
+    /// The result with the given number, if there is one.
+    pub fn from_number(number: u32) -> Option<HeadResult> {
+        [HeadResult::Logits, HeadResult::Hidden].into_iter().find(|head| *head as u32 == number)
+    }
 }
 
 /// Instruction sets that code is emitted for, in rising order of preference.
@@ -152,7 +173,7 @@ pub struct LevelEntry {
     pub reserved: u32,
     /// Segment `embed`: token ids to hidden rows.
     pub embed: u64,
-    /// Segment `head`: chosen hidden rows to logits.
+    /// Segment `head`: chosen hidden rows to what the head gives for them.
     pub head: u64,
     /// `KindCode` per layer kind.
     pub kinds: Table,

@@ -97,6 +97,7 @@ impl Turn<'_> {
 impl Chat {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        model.need_text()?;
         let options = self.drafting.over(self.runtime.resolve());
         model.template()?;
         model.need_tokenizer()?;
@@ -207,6 +208,7 @@ impl Chat {
                         failure = Some(fault.into());
                         return;
                     }
+                    Event::Embedding { .. } => return,
                 };
                 answer.push_str(text);
                 let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());

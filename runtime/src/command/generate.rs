@@ -93,6 +93,7 @@ impl Generate {
 
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        model.need_text()?;
         self.check()?;
         let options = self.blocks.over(self.drafting.over(self.runtime.resolve()));
         let prompts = self.read_prompts(model)?;
@@ -257,6 +258,7 @@ impl Output {
                 (text, None)
             }
             Event::Failed(fault) => return Err(fault.into()),
+            Event::Embedding { .. } => return Ok(()),
         };
         answer.text.push_str(text);
         if self.style == Style::Stream {

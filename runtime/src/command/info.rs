@@ -48,6 +48,9 @@ impl Info {
             facts["layers"], facts["vocabulary"], facts["context"]
         )?;
         writeln!(out, "  hidden width {}", model.compiled().header().hidden_width)?;
+        if model.need_embeddings().is_ok() {
+            writeln!(out, "  gives embeddings of {} values", model.compiled().header().head_width)?;
+        }
         for kind in model.compiled().kinds() {
             writeln!(
                 out,
@@ -159,6 +162,7 @@ impl Info {
             "layers": compiled.layers().len(),
             "vocabulary": header.vocabulary,
             "hidden_width": header.hidden_width,
+            "gives": if model.need_text().is_ok() { "text" } else { "embeddings" },
             "context": header.context,
             "slots": slots,
             "blocks": options.blocks.unwrap_or(slots),

@@ -72,6 +72,7 @@ struct Session<'a, M> {
 impl Logits {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        model.need_text()?;
         let prompt = match (&self.ids, &self.text) {
             (Some(ids), _) => ids.0.clone(),
             (None, Some(text)) => model.encode(text)?,
@@ -105,7 +106,7 @@ impl Logits {
             let row = &session.logits[session.logits.len() - vocabulary..];
             let token = match forced {
                 Some(forced) => forced[step],
-                None => greedy(row).ok_or(StepFault::LogitsNotFinite)?,
+                None => greedy(row).ok_or(StepFault::NotFinite)?,
             };
             file.write_f32(row)?;
             ids.push(token as i32);
@@ -121,18 +122,18 @@ impl Logits {
 /// Takes logits of whole rows.
 type Take<'a> = dyn FnMut(&[f32]) -> Result<(), RuntimeError> + 'a;
 
-/// Computes a prompt and hands the logits of its rows to `take`, some rows at a time, with the number
-/// of logits of a row.
+/// Computes a prompt and hands what the head gives for its rows, logits in most models, to `take`, some rows
+/// at a time, with the number of values of a row.
 pub fn prompt_logits(
     model: &mut impl StepModel,
     prompt: &[u32],
     mut take: impl FnMut(&[f32], usize) -> Result<(), RuntimeError>,
 ) -> Result<(), RuntimeError> {
     check_tokens(model.shape(), prompt, &[], 0)?;
-    let vocabulary = model.shape().vocabulary as usize;
+    let width = model.shape().head_width as usize;
     let rotary_set = model.shape().rotary_set(prompt.len() as u32);
     let mut session = Session::new(model, prompt, rotary_set);
-    session.prefill(&mut |rows| take(rows, vocabulary))
+    session.prefill(&mut |rows| take(rows, width))
 }
 
 impl<'a, M: StepModel> Session<'a, M> {
@@ -146,10 +147,10 @@ impl<'a, M: StepModel> Session<'a, M> {
     /// stay in `self.logits`.
     fn prefill(&mut self, take: &mut Take<'_>) -> Result<(), RuntimeError> {
         let shape = self.model.shape();
-        let vocabulary = shape.vocabulary as usize;
+        let width = shape.head_width as usize;
         let length = self.prompt.len();
         let is_long = length > shape.direct_rows as usize;
-        let tile = (BUFFER_BYTES / 4 / vocabulary).clamp(1, shape.max_rows as usize);
+        let tile = (BUFFER_BYTES / 4 / width).clamp(1, shape.max_rows as usize);
         if is_long {
             let rotary_set = self.rotary_set;
             let tokens = self.prompt;
@@ -164,7 +165,7 @@ impl<'a, M: StepModel> Session<'a, M> {
         }
         for start in (0..length).step_by(tile) {
             let rows = tile.min(length - start);
-            self.logits.resize(rows * vocabulary, 0.0);
+            self.logits.resize(rows * width, 0.0);
             if is_long {
                 self.model.prompt_logits(start as u32, &mut self.logits)?;
             } else {

@@ -3,6 +3,7 @@
 
 pub mod bench;
 mod chat;
+mod embed;
 pub mod eval;
 mod generate;
 mod info;
@@ -23,6 +24,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::Bench;
 pub use chat::Chat;
+pub use embed::Embed;
 pub use eval::{Candidates, EVAL_NOTES, Eval, Perplexity, confined};
 pub use generate::Generate;
 pub use info::Info;
@@ -63,6 +65,8 @@ pub enum Command {
     Generate(Generate),
     /// Talk to the model
     Chat(Chat),
+    /// Give the embeddings of texts
+    Embed(Embed),
     /// Serve the model over HTTP: OpenAI's API, a page to talk to it, metrics
     Serve(Serve),
     /// Say what the model is and how much memory it needs
@@ -85,6 +89,7 @@ impl Command {
         match self {
             Command::Generate(generate) => generate.run(&Model::new(compiled)?),
             Command::Chat(chat) => chat.run(&Model::new(compiled)?),
+            Command::Embed(embed) => embed.run(&Model::new(compiled)?),
             Command::Serve(serve) => serve.run(Model::new(compiled)?),
             Command::Info(info) => info.run(&Model::new(compiled)?),
             Command::Verify(verify) => verify.run(&compiled),
@@ -122,7 +127,9 @@ pub fn exit_code(error: &RuntimeError) -> u8 {
         | RuntimeError::Request(_)
         | RuntimeError::Constraint(_)
         | RuntimeError::Prompt { .. }
-        | RuntimeError::Absent(_) => 2,
+        | RuntimeError::Absent(_)
+        | RuntimeError::NoText
+        | RuntimeError::NoEmbeddings => 2,
         _ => 1,
     }
 }

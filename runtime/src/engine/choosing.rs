@@ -1,5 +1,7 @@
 //! What follows from a step's logits: the next token of each sequence, and the end of those that are over.
 
+use weir_abi::HeadResult;
+
 use super::left::{Beginning, LeftRows};
 use super::sequence::{Choice, Sequence};
 use super::{Engine, Event, FinishReason, History, RequestId, Usage};
@@ -41,6 +43,10 @@ impl<M: StepModel> Engine<M> {
         guess: Option<u32>,
         report: &mut impl FnMut(RequestId, Event<'_>),
     ) -> Choice {
+        if self.model.shape().head_result == HeadResult::Hidden {
+            self.embed(id, row, report);
+            return Choice::Last;
+        }
         let Some(sequence) = self.sequences.get_mut(&id) else { return Choice::Last };
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
@@ -61,7 +67,7 @@ impl<M: StepModel> Engine<M> {
             sequence.sampler.penalise(logits);
         }
         let Some(token) = sequence.sampler.choose(logits, position, &mut self.scratch) else {
-            self.fail(id, StepFault::LogitsNotFinite, report);
+            self.fail(id, StepFault::NotFinite, report);
             return Choice::Last;
         };
         let ends = sequence.stop_tokens.contains(&token);

@@ -7,10 +7,12 @@
 //!
 //! Where tokens are guessed ahead ([`Engine::guess`]) a sequence that decodes brings its guesses along:
 //! a step computes the logits of all their rows, and tokens are chosen from these one after the other,
-//! exactly as one by one, until one is not what was guessed. An answer that keeps to a grammar is followed
+//! exactly as one by one, until one is not what was guessed. A model that gives embeddings has one for a
+//! prompt, and no tokens ([`Event::Embedding`]). An answer that keeps to a grammar is followed
 //! token by token in the same order, so that there is never anything to take back.
 
 mod choosing;
+mod embedding;
 mod left;
 mod request;
 mod samples;
@@ -23,6 +25,7 @@ use std::collections::{HashMap, VecDeque};
 
 use weir_tokenizer::Tokenizer;
 
+pub(crate) use embedding::normalise;
 use left::{Beginning, Slots, Wanted};
 pub use request::{
     Completion, Event, FinishReason, History, Request, RequestId, RequestRules, Usage,
@@ -54,6 +57,7 @@ pub struct Engine<M> {
     head_rows: Vec<u32>,
     /// Sequences of a step that choose, with the first row of their logits.
     sampled: Vec<(PlannedRows, usize)>,
+    /// What the head gives for rows: logits in most models.
     logits: Vec<f32>,
     scratch: SamplingScratch,
     guesses: Option<Guesses>,
@@ -73,7 +77,7 @@ impl<M: StepModel> Engine<M> {
     /// An engine without requests. `eos` are the tokens that end every answer.
     pub fn new(model: M, tokenizer: Option<Tokenizer>, eos: Vec<u32>) -> Engine<M> {
         let shape = model.shape();
-        let (rows, vocabulary) = (shape.max_rows as usize, shape.vocabulary as usize);
+        let (rows, width) = (shape.max_rows as usize, shape.head_width as usize);
         // Rows of a step whose logits are wanted.
         let chosen = rows.min(shape.slots as usize);
         let scheduler = Scheduler::new(SchedulerLimits {
@@ -83,6 +87,7 @@ impl<M: StepModel> Engine<M> {
             direct_rows: shape.direct_rows,
         });
         let left = Slots::new(shape.slots);
+        let scratch = SamplingScratch::new(shape.vocabulary as usize);
         Engine {
             model,
             tokenizer,
@@ -94,8 +99,8 @@ impl<M: StepModel> Engine<M> {
             rows: Vec::with_capacity(rows),
             head_rows: Vec::with_capacity(chosen),
             sampled: Vec::with_capacity(chosen),
-            logits: vec![0.0; chosen * vocabulary],
-            scratch: SamplingScratch::new(vocabulary),
+            logits: vec![0.0; chosen * width],
+            scratch,
             guesses: None,
             piece: String::with_capacity(PIECE_ROOM),
             cancelled: VecDeque::new(),
@@ -117,7 +122,7 @@ impl<M: StepModel> Engine<M> {
         shape.check_draft(most)?;
         let rows = u64::from(shape.slots) * (1 + u64::from(most));
         let rows = rows.min(shape.max_rows.into()) as usize;
-        self.logits.resize(rows * shape.vocabulary as usize, 0.0);
+        self.logits.resize(rows * shape.head_width as usize, 0.0);
         self.head_rows.reserve(rows);
         self.guesses = Some(Guesses { most, drafter: Box::new(drafter) });
         Ok(())
@@ -263,8 +268,8 @@ impl<M: StepModel> Engine<M> {
                 self.head_rows.extend(end - 1 - planned.guesses..end);
             }
         }
-        let vocabulary = self.model.shape().vocabulary as usize;
-        let logits = &mut self.logits[..self.head_rows.len() * vocabulary];
+        let width = self.model.shape().head_width as usize;
+        let logits = &mut self.logits[..self.head_rows.len() * width];
         if let Err(fault) = self.model.step(&self.rows, &self.head_rows, logits) {
             for planned in &plan.rows {
                 self.fail(planned.sequence, fault, report);
@@ -296,10 +301,10 @@ impl<M: StepModel> Engine<M> {
             });
         }
         let last_row = new.len() as u32 - 1;
-        let vocabulary = self.model.shape().vocabulary as usize;
+        let width = self.model.shape().head_width as usize;
         let outcome = self.model.advance_prompt().and_then(|done| {
             if done {
-                self.model.prompt_logits(last_row, &mut self.logits[..vocabulary])?;
+                self.model.prompt_logits(last_row, &mut self.logits[..width])?;
             }
             Ok(done)
         });

@@ -182,6 +182,11 @@ pub enum Event<'a> {
         /// How probable it was, where the request asks.
         logprobs: Option<&'a TokenLogprobs>,
     },
+    /// The embedding of the prompt, of length 1. No tokens follow.
+    Embedding {
+        /// As many as the model's hidden rows have.
+        values: &'a [f32],
+    },
     /// The answer is complete. It follows the last token.
     Finished {
         /// Text that was held back until now.

@@ -6,6 +6,8 @@
 //! ([`crate::forward::ModelShape::shares`]). Samples of a prompt wait until there are slots for all; more
 //! than there are slots run in turns, each of which computes the prompt.
 
+use weir_abi::HeadResult;
+
 use super::left::Beginning;
 use super::sequence::{Choice, Sequence};
 use super::{Engine, Event, History, Request, RequestId};
@@ -42,7 +44,7 @@ impl<M: StepModel> Engine<M> {
     }
 
     /// Queues a request that can be served, in turns of as many samples as there can be at once.
-    fn queue(&mut self, request: Request, samples: u32) -> Vec<RequestId> {
+    pub(super) fn queue(&mut self, request: Request, samples: u32) -> Vec<RequestId> {
         let prompt_rows = request.prompt.len() as u32;
         let shape = self.model.shape();
         let (most, shares) = (shape.most_samples(prompt_rows), shape.shares(prompt_rows));
@@ -71,7 +73,10 @@ impl<M: StepModel> Engine<M> {
         let prompt_rows = prompt.len() as u32;
         // The last token needs no row, so there is room for one more than rows are left.
         let room = shape.context - prompt_rows + 1;
-        let max_tokens = request.max_tokens.unwrap_or(u32::MAX).clamp(1, room);
+        let max_tokens = match shape.head_result {
+            HeadResult::Logits => request.max_tokens.unwrap_or(u32::MAX).clamp(1, room),
+            HeadResult::Hidden => 1,
+        };
         let seed = sampling.seed.wrapping_add(sample);
         let sampling = SamplingOptions { seed, ..sampling.clone() };
         let mut tokens = Vec::with_capacity(prompt.len() + max_tokens as usize);

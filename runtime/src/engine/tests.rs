@@ -8,7 +8,7 @@ mod samples;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir_abi::{CacheLayout, CachePolicy};
+use weir_abi::{CacheLayout, CachePolicy, HeadResult};
 
 use super::*;
 use crate::cache::{KeptRows, Placement, Seat};
@@ -60,6 +60,8 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,
+        head_result: HeadResult::Logits,
+        head_width: VOCABULARY,
         context: 40,
         max_rows,
         slots,
@@ -75,6 +77,12 @@ fn fake(slots: u32, max_rows: u32) -> FakeModel {
 }
 
 impl FakeModel {
+    /// Has other tokens.
+    fn set_vocabulary(&mut self, vocabulary: u32) {
+        self.shape.vocabulary = vocabulary;
+        self.shape.head_width = vocabulary;
+    }
+
     /// A prompt begins in a slot, or its copy: what was there is not read any more. Returns 0, the first
     /// row that is written.
     fn begin(&mut self, slot: u32) -> u32 {
@@ -384,7 +392,7 @@ fn tales_tokenizer() -> Tokenizer {
 /// An answer of the fake model in words of a real vocabulary, with its pieces of text.
 fn text_answer(tokenizer: &Tokenizer, seed: u64, stop: &[&str]) -> (Vec<String>, Completion) {
     let mut model = fake(2, 8);
-    model.shape.vocabulary = TALES_VOCABULARY;
+    model.set_vocabulary(TALES_VOCABULARY);
     let mut engine = Engine::new(model, Some(tokenizer.clone()), vec![1]);
     let request = Request {
         max_tokens: None,

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use weir_abi::HeadResult;
+
 use super::{Completion, Engine, Event, FinishReason, Request, RequestId, Usage};
 use crate::error::RuntimeError;
 use crate::forward::{StepFault, StepModel};
@@ -36,6 +38,7 @@ impl<M: StepModel> Engine<M> {
                         answer.ids.push(token);
                         answer.text.push_str(text);
                     }
+                    Event::Embedding { .. } => {}
                     Event::Finished { text, reason, usage } => {
                         answer.text.push_str(text);
                         answer.end = Some(Ok((reason, usage)));
@@ -56,6 +59,34 @@ impl<M: StepModel> Engine<M> {
                 Ok(Completion { ids, text, reason, usage })
             })
             .collect()
+    }
+}
+
+/// Vectors, for callers that do not follow events.
+impl<M: StepModel> Engine<M> {
+    /// The embeddings of these requests' prompts, in order. The model must give some
+    /// ([`crate::Model::need_embeddings`]); an error names the first request that cannot be served.
+    pub fn embeddings(&mut self, requests: Vec<Request>) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        if self.model.shape().head_result != HeadResult::Hidden {
+            return Err(RuntimeError::NoEmbeddings);
+        }
+        for request in &requests {
+            self.rules().check(request)?;
+        }
+        let ids: Vec<RequestId> = requests.into_iter().flat_map(|one| self.queue(one, 1)).collect();
+        let mut found: HashMap<RequestId, Vec<f32>> = HashMap::with_capacity(ids.len());
+        let mut fault = None;
+        while self.step(|id, event| match event {
+            Event::Embedding { values } => {
+                found.insert(id, values.to_vec());
+            }
+            Event::Failed(reason) => fault = Some(reason),
+            Event::Token { .. } | Event::Finished { .. } => {}
+        }) {}
+        match fault {
+            Some(fault) => Err(fault.into()),
+            None => Ok(ids.iter().filter_map(|id| found.remove(id)).collect()),
+        }
     }
 }
 

@@ -89,9 +89,9 @@ pub enum StepFault {
         /// D, or 1 where no token may be guessed.
         most: u32,
     },
-    /// No logit is a number.
-    #[error("internal error: no logit of a row is a number")]
-    LogitsNotFinite,
+    /// No logit is a number, or what an embedding would be has no length.
+    #[error("internal error: what the head gives for a row is no number")]
+    NotFinite,
     /// The answer cannot be held to its grammar: the grammar's fault, unlike the others.
     #[error(transparent)]
     Constraint(#[from] ConstraintFault),

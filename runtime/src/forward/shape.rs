@@ -1,6 +1,6 @@
 //! What the runtime must know of a model's numbers, checked once.
 
-use weir_abi::{CacheLayout, CachePolicy, FURTHER, IsaLevel, KindEntry};
+use weir_abi::{CacheLayout, CachePolicy, FURTHER, HeadResult, IsaLevel, KindEntry};
 
 use super::Past;
 use super::compaction::{scratch_values, second_values};
@@ -27,8 +27,12 @@ pub struct RuntimeOptions {
 /// Limits of a model, and how its layers keep rows.
 #[derive(Clone, Debug)]
 pub struct ModelShape {
-    /// Logits of a row.
+    /// Token ids that there are.
     pub vocabulary: u32,
+    /// What the head gives for a row.
+    pub head_result: HeadResult,
+    /// How many f32 values: with logits the vocabulary.
+    pub head_width: u32,
     /// Positions of a sequence.
     pub context: u32,
     /// Most rows of a step.
@@ -59,6 +63,10 @@ impl ModelShape {
     ) -> Result<ModelShape, RuntimeError> {
         let header = model.header();
         check(header.max_rows > 0 && header.max_head_rows > 0, || "a step has no rows".into())?;
+        let head_result = HeadResult::from_number(header.head_result);
+        let head_result = head_result.ok_or_else(|| {
+            RuntimeError::Tables(format!("a head of kind {}", header.head_result))
+        })?;
         check(header.context > 0 && header.vocabulary > 0 && header.hidden_width > 0, || {
             "context, vocabulary or hidden width is 0".into()
         })?;
@@ -108,6 +116,8 @@ impl ModelShape {
             .fold(header.context, u32::min);
         Ok(ModelShape {
             vocabulary: header.vocabulary,
+            head_result,
+            head_width: header.head_width,
             context: header.context,
             max_rows: header.max_rows,
             slots,

@@ -227,12 +227,10 @@ pub(super) fn head_visits<'a>(
 ) -> impl Iterator<Item = Visit<'a>> {
     let segment = segments.head;
     let limit = model.header().max_head_rows as usize;
-    let vocabulary = model.header().vocabulary as usize;
-    head_rows.chunks(limit).zip(logits.chunks_mut(limit * vocabulary)).map(move |(rows, logits)| {
-        Visit {
-            head: Some(HeadArguments { rows, logits }),
-            ..Visit::new(segment, model.head_weights())
-        }
+    let width = model.header().head_width as usize;
+    head_rows.chunks(limit).zip(logits.chunks_mut(limit * width)).map(move |(rows, logits)| Visit {
+        head: Some(HeadArguments { rows, logits }),
+        ..Visit::new(segment, model.head_weights())
     })
 }
 
@@ -249,8 +247,8 @@ impl StepModel for Forward {
     ) -> Result<(), StepFault> {
         assert!(!rows.is_empty() && rows.len() <= self.shape.max_rows as usize, "rows of a step");
         assert!(
-            logits.len() >= head_rows.len() * self.shape.vocabulary as usize,
-            "room for logits"
+            logits.len() >= head_rows.len() * self.shape.head_width as usize,
+            "room for what the head gives"
         );
         for sequence in rows.chunk_by(|one, next| one.slot == next.slot) {
             let behind = sequence.iter().filter(|row| row.position >= row.prompt_rows);
@@ -319,7 +317,7 @@ impl StepModel for Forward {
     }
 
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
-        let rows = logits.len() / self.shape.vocabulary as usize;
+        let rows = logits.len() / self.shape.head_width as usize;
         let head_rows: Vec<u32> = (first..first + rows as u32).collect();
         let entry = Entry {
             weights: self.model.weights(),

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 
 use memmap2::{Mmap, MmapMut};
 use weir_abi::{
-    ABI_VERSION, Blob, CacheLayout, CachePolicy, CacheRange, IsaLevel, KindCode, KindEntry,
-    LayerCall, LayerEntry, LevelEntry, MAGIC, ModelHeader, Segment, StepContext, Table,
+    ABI_VERSION, Blob, CacheLayout, CachePolicy, CacheRange, HeadResult, IsaLevel, KindCode,
+    KindEntry, LayerCall, LayerEntry, LevelEntry, MAGIC, ModelHeader, Segment, StepContext, Table,
 };
 
 use super::*;
@@ -368,6 +368,8 @@ fn model(layouts: &[CacheLayout]) -> Model {
         code_bytes: code.len() as u64,
         weights_bytes: weights.len() as u64,
         vocabulary: VOCABULARY,
+        head_result: HeadResult::Logits as u32,
+        head_width: VOCABULARY,
         hidden_width: HIDDEN_WIDTH,
         context: context(layouts),
         max_rows: MAX_ROWS,

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, StatusCode, header};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::asked::check_size;
 use super::board::Board;
@@ -112,6 +112,21 @@ pub fn now() -> u64 {
 }
 
 impl App {
+    /// Parsing, templates and tokenizers take their time, which the other connections need not wait for.
+    pub async fn off_the_network<T: Send + 'static>(
+        self: &Arc<App>,
+        work: impl FnOnce(&App) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let app = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || work(&app)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failure::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "reading the request has failed: a bug in the server",
+            )),
+        }
+    }
+
     /// Whether no further requests are taken.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
@@ -217,7 +232,32 @@ impl App {
         let waiting = self.all_places - self.slots as usize;
         let places = Arc::clone(&self.places).try_acquire_many_owned(answers as u32);
         let places = places.map_err(|_| Failure::queue_is_full(waiting))?;
-        let (outbox, inbox) = mailbox(answers);
+        self.queue(requests, samples, moments, places)
+    }
+
+    /// Queues further requests of somebody who has been answered some, which have been checked: waits for
+    /// places, as long as it may wait for a slot.
+    pub async fn ask_on(&self, requests: Vec<Request>) -> Result<Inbox, Failure> {
+        let places = Arc::clone(&self.places).acquire_many_owned(requests.len() as u32);
+        let places = match self.queue_timeout {
+            None => places.await,
+            Some(limit) => match tokio::time::timeout(limit, places).await {
+                Ok(places) => places,
+                Err(_) => return Err(Failure::waited_too_long()),
+            },
+        };
+        let places = places.map_err(|_| Failure::draining())?;
+        self.queue(requests, 1, None, places)
+    }
+
+    fn queue(
+        &self,
+        requests: Vec<Request>,
+        samples: u32,
+        moments: Option<Arc<Moments>>,
+        places: OwnedSemaphorePermit,
+    ) -> Result<Inbox, Failure> {
+        let (outbox, inbox) = mailbox(requests.len() * samples as usize);
         let asked = Instant::now();
         let job = Job {
             requests,

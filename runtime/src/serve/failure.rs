@@ -60,18 +60,23 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, message).coded("draining").later(5)
     }
 
+    /// The request's time in the queue is over.
+    pub fn waited_too_long() -> Failure {
+        let message = "the request has waited for a slot for longer than the server allows";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, message).coded("queue_timeout").later(1)
+    }
+
+    /// The model gives something else.
+    pub fn other_model(name: &str, gives: &str) -> Failure {
+        let message = format!("the model {name:?} {gives}");
+        Failure::field("model", message).coded("model_not_supported")
+    }
+
     /// An answer that ended otherwise than it should.
     pub fn of_end(end: &End) -> Option<Failure> {
         match end {
             End::Finished(..) => None,
-            End::WaitedTooLong => Some(
-                Failure::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "the request has waited for a slot for longer than the server allows",
-                )
-                .coded("queue_timeout")
-                .later(1),
-            ),
+            End::WaitedTooLong => Some(Failure::waited_too_long()),
             End::Overdue => Some(
                 Failure::new(
                     StatusCode::GATEWAY_TIMEOUT,

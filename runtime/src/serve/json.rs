@@ -76,6 +76,11 @@ impl RequestBody {
         Ok(())
     }
 
+    /// Its part of the memory for bodies, for whoever holds on to what was read.
+    pub fn into_held(self) -> Option<OwnedSemaphorePermit> {
+        self.held
+    }
+
     /// The object that the body is, or the field that is wrong.
     pub fn parse<T: DeserializeOwned>(&self, limits: &Limits) -> Result<T, Failure> {
         check_object(&self.bytes)?;

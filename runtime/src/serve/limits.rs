@@ -41,6 +41,12 @@ pub const SAMPLES: u32 = 8;
 /// Prompts of a request.
 pub const PROMPTS: usize = 64;
 
+/// Texts of a request for embeddings, as OpenAI has it.
+pub const INPUTS: usize = 2048;
+
+/// Texts of such a request that are computed before the next ones, or fewer where there are fewer slots.
+pub const INPUTS_AT_ONCE: usize = 16;
+
 /// Messages of a conversation.
 pub const MESSAGES: usize = 4096;
 

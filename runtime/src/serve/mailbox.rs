@@ -45,6 +45,8 @@ pub struct Delivery {
     pub text: String,
     /// Tokens that were chosen.
     pub tokens: Vec<ChosenToken>,
+    /// The embedding, if it is one that was asked for.
+    pub embedding: Option<Vec<f32>>,
     /// Its end; the text before it is the last.
     pub end: Option<End>,
 }
@@ -53,16 +55,20 @@ impl Delivery {
     /// Nothing, with room for what comes between two looks of a reader that keeps up.
     fn with_room() -> Delivery {
         let (text, tokens) = (String::with_capacity(256), Vec::with_capacity(16));
-        Delivery { text, tokens, end: None }
+        Delivery { text, tokens, embedding: None, end: None }
     }
 
     fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.text.is_empty() && self.end.is_none()
+        self.tokens.is_empty()
+            && self.text.is_empty()
+            && self.embedding.is_none()
+            && self.end.is_none()
     }
 
     fn clear(&mut self) {
         self.text.clear();
         self.tokens.clear();
+        self.embedding = None;
         self.end = None;
     }
 }
@@ -114,6 +120,13 @@ impl Outbox {
         delivery.text.push_str(text);
         let text_end = delivery.text.len();
         delivery.tokens.push(ChosenToken { id, text_end, logprobs: logprobs.cloned() });
+    }
+
+    /// The embedding that answer number `answer` is. Its end follows.
+    pub fn embedding(&mut self, answer: usize, values: &[f32]) {
+        if let Some(delivery) = self.shared.deliveries().get_mut(answer) {
+            delivery.embedding = Some(values.to_vec());
+        }
     }
 
     /// Wakes whoever waits for what has been put down.

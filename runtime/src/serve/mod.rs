@@ -15,6 +15,7 @@ mod board;
 mod browsers;
 mod confinement;
 mod connections;
+mod embeddings;
 mod failure;
 mod forms;
 #[cfg(feature = "fuzzing")]
@@ -41,6 +42,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
+use weir_abi::HeadResult;
 
 use app::{App, Ids};
 use board::Board;
@@ -204,9 +206,14 @@ pub fn memory_ceiling(
     let engine = model.memory_ceiling(&options.runtime)?;
     let header = model.compiled().header();
     let slots = options.runtime.slots.unwrap_or(header.slots);
-    let answers = product([slots.into(), header.context.into(), TOKEN_BYTES]);
+    let (answers, constraints) = match model.gives() {
+        HeadResult::Logits => (
+            product([slots.into(), header.context.into(), TOKEN_BYTES]),
+            model.constraint_memory(slots, options.places(slots))?,
+        ),
+        HeadResult::Hidden => (embeddings::memory(&options.limits, slots, header.head_width), 0),
+    };
     let server = options.limits.memory(model.longest_text()?, answers);
-    let constraints = model.constraint_memory(slots, options.places(slots))?;
     let traces = options.trace_file.as_ref().map_or(0, |_| traces::MEMORY);
     let tls = options.tls.as_ref().map_or(0, |_| options.limits.tls_memory());
     Ok(MemoryCeiling { server: sum([server, constraints, traces, tls]), ..engine })

@@ -188,6 +188,9 @@ impl<M: StepModel> Worker<M> {
                     heard.push(answer.job);
                     return;
                 }
+                Event::Embedding { values } => {
+                    return job.outbox.embedding(answer.number, values);
+                }
                 Event::Finished { text, reason, usage } => {
                     board.finished(reason, usage, job.asked.elapsed());
                     let end = answer.ended.take().filter(|_| reason == FinishReason::Cancelled);

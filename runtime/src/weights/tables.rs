@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use weir_abi::{
-    ABI_VERSION, Blob, CacheLayout, CachePolicy, IsaLevel, KindCode, KindEntry, LayerEntry,
-    LevelEntry, MAGIC, ModelHeader, SymbolEntry, Table,
+    ABI_VERSION, Blob, CacheLayout, CachePolicy, HeadResult, IsaLevel, KindCode, KindEntry,
+    LayerEntry, LevelEntry, MAGIC, ModelHeader, SymbolEntry, Table,
 };
 
 use super::error::{ModelFault, Region, malformed};
@@ -148,9 +148,19 @@ fn check_limits(header: &ModelHeader) -> Result<(), ModelFault> {
         ("rows of the head", header.max_head_rows),
         ("slots", header.slots),
         ("rotary sets", header.rotary_sets),
+        ("width of the head", header.head_width),
     ];
     if let Some((name, _)) = limits.into_iter().find(|(_, value)| *value == 0) {
         return Err(malformed(format!("{name}: 0")));
+    }
+    match HeadResult::from_number(header.head_result) {
+        Some(HeadResult::Hidden) => {}
+        Some(HeadResult::Logits) if header.head_width == header.vocabulary => {}
+        Some(HeadResult::Logits) => {
+            let (width, vocabulary) = (header.head_width, header.vocabulary);
+            return Err(malformed(format!("{width} logits for a vocabulary of {vocabulary}")));
+        }
+        None => return Err(malformed(format!("a head of kind {}", header.head_result))),
     }
     if header.rotary_sets > 2 {
         return Err(malformed(format!("{} rotary sets", header.rotary_sets)));

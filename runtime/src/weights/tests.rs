@@ -30,6 +30,7 @@ impl Builder {
             offset_of!(ModelHeader, max_head_rows),
             offset_of!(ModelHeader, slots),
             offset_of!(ModelHeader, rotary_sets),
+            offset_of!(ModelHeader, head_width),
         ] {
             tables.number(offset, 1);
         }
@@ -187,6 +188,11 @@ fn bounds_of_tables_are_checked_behind_a_right_checksum() {
     let facts = offset_of!(ModelHeader, facts);
     assert!(absurd(facts, u64::MAX).contains("facts"));
     assert!(absurd(offset_of!(ModelHeader, arena_bytes), u64::MAX).contains("arena"));
+    // The kind of the head, and its width behind it.
+    let head = offset_of!(ModelHeader, head_result);
+    assert!(absurd(head, 1 << 32 | 2).contains("a head of kind 2"));
+    assert!(absurd(head, 3 << 32).contains("3 logits for a vocabulary of 1"));
+    assert!(absurd(head, 1).contains("width of the head"));
 }
 
 #[test]

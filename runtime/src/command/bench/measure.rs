@@ -54,7 +54,7 @@ impl Counted {
     pub(super) fn pass_over(&mut self, seed: u32) -> Result<(), RuntimeError> {
         let ids = prompt_ids(REPEATED_ROWS as usize, self.shape().vocabulary, seed);
         let mut staged = StagedPrompt::new(&self.forward, REPEATED_ROWS, 0)?;
-        let mut logits = vec![0.0; self.shape().vocabulary as usize];
+        let mut logits = vec![0.0; self.shape().head_width as usize];
         self.forward.stage(&mut staged, &ids, REPEATED_ROWS, &mut logits)?;
         self.forward.fill_slots(&staged);
         self.passes_over = true;
@@ -126,7 +126,7 @@ impl StepModel for Counted {
             logits.fill(0.0);
             return Ok(());
         }
-        self.counter.head((logits.len() / self.shape().vocabulary as usize) as u64);
+        self.counter.head((logits.len() / self.shape().head_width as usize) as u64);
         self.forward.prompt_logits(first, logits)
     }
 }

@@ -105,6 +105,7 @@ pub struct Numbers(pub Vec<u32>);
 impl Bench {
     /// Runs the command.
     pub fn run(&self, model: &Model) -> Result<(), RuntimeError> {
+        model.need_text()?;
         if let Some(path) = &self.step_times {
             return self.write_step_times(model, path);
         }

@@ -100,7 +100,7 @@ impl Sequences {
                 known.into_iter().for_each(|(_, tokens)| *tokens += 1);
             }
             Event::Failed(reason) => fault = Some(reason),
-            Event::Finished { .. } => {}
+            Event::Embedding { .. } | Event::Finished { .. } => {}
         });
         fault.map_or(Ok(()), |fault| Err(fault.into()))
     }

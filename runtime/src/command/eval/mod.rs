@@ -166,6 +166,7 @@ impl Perplexity {
 impl Eval {
     /// Runs the command.
     pub fn run(&self, candidates: &Candidates) -> Result<(), RuntimeError> {
+        candidates.model.need_text()?;
         let asks = |task: &Task| matches!(task, Task::Questions(_));
         if self.plot.is_some() && !self.tasks.iter().any(asks) {
             return Err(RuntimeError::Options("--plot draws scores, and no task has any".into()));

@@ -13,7 +13,7 @@ const MOST: u32 = 3;
 /// The fake model over a real vocabulary, with room for long answers and for guesses.
 fn model(slots: u32, max_rows: u32) -> FakeModel {
     let mut model = fake(slots, max_rows);
-    model.shape.vocabulary = TALES_VOCABULARY;
+    model.set_vocabulary(TALES_VOCABULARY);
     model.shape.context = 400;
     model.shape.rotary_switch = 390;
     let layout = &mut model.shape.layouts[0];

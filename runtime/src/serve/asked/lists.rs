@@ -22,9 +22,9 @@ pub type Choices = AtMost<String, CHOICES>;
 /// Biases by the token's number.
 pub type Biases = Entries<f32, BIASES>;
 
-/// Prompts: a text, texts, token ids, or lists of token ids.
+/// Prompts: a text, texts, token ids, or lists of token ids; so many of them at most.
 #[derive(Debug)]
-pub enum Prompts {
+pub enum Prompts<const MOST: usize = PROMPTS> {
     /// Texts.
     Texts(Vec<String>),
     /// Token ids of each prompt.
@@ -201,33 +201,41 @@ impl<'de> Deserialize<'de> for First {
     }
 }
 
-impl<'de> Deserialize<'de> for Prompts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Prompts;
+impl<const MOST: usize> Prompts<MOST> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Prompts::Texts(texts) => texts.len(),
+            Prompts::Ids(lists) => lists.len(),
+        }
+    }
+}
+
+impl<'de, const MOST: usize> Deserialize<'de> for Prompts<MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts<MOST>, D::Error> {
+        struct Reader<const MOST: usize>;
+        impl<'de, const MOST: usize> Visitor<'de> for Reader<MOST> {
+            type Value = Prompts<MOST>;
 
             fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a text, token ids, or a list of either")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(Prompts::Texts(vec![text.to_owned()]))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 match list.next_element()? {
                     None => Ok(Prompts::Texts(Vec::new())),
-                    Some(First::Text(text)) => {
-                        rest_of(list, vec![text], PROMPTS).map(Prompts::Texts)
-                    }
-                    Some(First::Ids(ids)) => rest_of(list, vec![ids], PROMPTS).map(Prompts::Ids),
+                    Some(First::Text(text)) => rest_of(list, vec![text], MOST).map(Prompts::Texts),
+                    Some(First::Ids(ids)) => rest_of(list, vec![ids], MOST).map(Prompts::Ids),
                     Some(First::Id(id)) => {
                         rest_of(list, vec![id], usize::MAX).map(|ids| Prompts::Ids(vec![ids]))
                     }
                 }
             }
         }
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(Reader::<MOST>)
     }
 }

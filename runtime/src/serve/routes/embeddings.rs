@@ -1,5 +1,4 @@
-//! `/v1/embeddings`: refused in OpenAI's form, so that clients learn why. Models here are compiled with
-//! their outputs' head and give logits; none gives the vectors that this path is for.
+//! `/v1/embeddings`, of models that give some.
 
 use std::sync::Arc;
 
@@ -8,20 +7,66 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
+use super::generate::Asker;
 use crate::serve::app::App;
+use crate::serve::asked::Prompts;
+use crate::serve::embeddings::{Embeddings, Encoding, Wanted};
 use crate::serve::failure::Failure;
-use crate::serve::json;
+use crate::serve::json::{self, RequestBody};
+use crate::serve::limits::INPUTS;
 
+/// Fields of a request.
 #[derive(Debug, Deserialize)]
 struct EmbeddingFields {
     model: Option<String>,
+    input: Prompts<INPUTS>,
+    encoding_format: Option<Encoding>,
+    dimensions: Option<u32>,
+    priority: Option<i32>,
 }
 
-/// Says that the model gives none.
-pub async fn refuse(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
+/// Gives texts' embeddings.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    Asker { tenant, span, place }: Asker,
+    body: Body,
+) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
+    let answering = place.answer();
+    let (mut wanted, held) = app
+        .off_the_network(move |app| {
+            let mut wanted = read(app, &body)?;
+            wanted.check(app)?;
+            Ok((wanted, body.into_held()))
+        })
+        .await?;
+    // A request may stand back behind what its key allows it, and not push itself forward.
+    wanted.priority = wanted.priority.max(tenant.priority);
+    wanted.owner = tenant.owner;
+    Ok(Embeddings::begin(app, wanted, span, answering, held).await?.respond())
+}
+
+fn read(app: &App, body: &RequestBody) -> Result<Wanted, Failure> {
     let fields: EmbeddingFields = body.parse(&app.limits)?;
     app.check_model(fields.model.as_deref())?;
-    let message = format!("the model {:?} generates text and gives no embeddings", app.name);
-    Err(Failure::field("model", message).coded("model_not_supported"))
+    if app.model.need_embeddings().is_err() {
+        return Err(Failure::other_model(&app.name, "writes text and gives no embeddings"));
+    }
+    if fields.input.len() == 0 {
+        return Err(Failure::field("input", "there is no input"));
+    }
+    let most = app.model.compiled().header().head_width;
+    let width = fields.dimensions.unwrap_or(most);
+    if width == 0 || width > most {
+        let message = format!("dimensions is {width}, and the model's embeddings have {most}");
+        return Err(Failure::field("dimensions", message));
+    }
+    Ok(Wanted {
+        inputs: fields.input,
+        encoding: fields.encoding_format.unwrap_or_default(),
+        width: width as usize,
+        owner: 0,
+        priority: fields.priority.unwrap_or(i32::MIN),
+        tokens: 0,
+    })
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::ExtensionRejection;
 use axum::extract::{Extension, FromRequestParts};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 
@@ -33,21 +32,6 @@ pub(super) struct Asked {
     pub generation: Generation,
     pub logprobs: Option<u32>,
     pub rules: ReadingRules,
-}
-
-/// Parsing, templates and tokenizers take their time, which the other connections need not wait for.
-pub(super) async fn off_the_network<T: Send + 'static>(
-    app: &Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let app = Arc::clone(app);
-    match tokio::task::spawn_blocking(move || work(&app)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(Failure::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "reading the request has failed: a bug in the server",
-        )),
-    }
 }
 
 /// The head of an answer.
@@ -147,9 +131,9 @@ pub(super) fn named_stops(
 
 /// Who asks, and on which connection.
 pub(super) struct Asker {
-    tenant: Tenant,
-    span: RequestSpan,
-    place: Arc<Place>,
+    pub tenant: Tenant,
+    pub span: RequestSpan,
+    pub place: Arc<Place>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
@@ -171,9 +155,13 @@ pub(super) async fn generate(
     body: Body,
     read: fn(&App, &RequestBody) -> Result<Asked, Failure>,
 ) -> Result<Response, Failure> {
+    if app.model.need_text().is_err() {
+        let gives = "gives embeddings and writes no text; ask /v1/embeddings";
+        return Err(Failure::other_model(&app.name, gives));
+    }
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     let answering = place.answer();
-    let asked = off_the_network(app, move |app| read(app, &body)).await?;
+    let asked = app.off_the_network(move |app| read(app, &body)).await?;
     let Asked { form, field, prompts, generation, logprobs, rules } = asked;
     let Generation { request, samples, streams, .. } = generation;
     // A request may stand back behind what its key allows it, and not push itself forward.

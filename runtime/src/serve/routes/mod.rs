@@ -55,7 +55,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(text::text))
         .route("/v1/responses", post(responses::create))
-        .route("/v1/embeddings", post(embeddings::refuse))
+        .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))

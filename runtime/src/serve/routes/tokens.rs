@@ -9,7 +9,6 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::generate::off_the_network;
 use crate::serve::app::App;
 use crate::serve::asked::{
     MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
@@ -36,7 +35,7 @@ struct DetokenizeFields {
 /// The tokens of a text or a conversation.
 pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
-    off_the_network(&app, move |app| {
+    app.off_the_network(move |app| {
         let fields: TokenizeFields = body.parse(&app.limits)?;
         app.check_model(fields.model.as_deref())?;
         let tokens = match (&fields.prompt, &fields.messages) {
@@ -69,7 +68,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respons
 /// The text of tokens.
 pub async fn detokenize(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
-    off_the_network(&app, move |app| {
+    app.off_the_network(move |app| {
         let fields: DetokenizeFields = body.parse(&app.limits)?;
         app.check_model(fields.model.as_deref())?;
         let vocabulary = app.rules.vocabulary;
