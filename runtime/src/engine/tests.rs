@@ -268,6 +268,7 @@ fn collect(
             ends.insert(id, (reason, usage));
         }
         Event::Failed(fault) => panic!("{fault}"),
+        Event::Embedding { .. } => panic!("no tokens"),
     }
 }
 
@@ -311,6 +312,7 @@ fn a_fault_ends_the_requests_of_its_step_and_no_others() {
     let mut seen = Vec::new();
     while engine.step(|id, event| match event {
         Event::Failed(_) => seen.push((id, "failed")),
+        Event::Embedding { .. } => panic!("no tokens"),
         Event::Finished { .. } => seen.push((id, "finished")),
         Event::Token { .. } => {}
     }) {}
@@ -412,6 +414,7 @@ fn text_answer(tokenizer: &Tokenizer, seed: u64, stop: &[&str]) -> (Vec<String>,
             end = Some((reason, usage));
         }
         Event::Failed(fault) => panic!("{fault}"),
+        Event::Embedding { .. } => panic!("no tokens"),
     }) {}
     let (reason, usage) = end.unwrap();
     let text = pieces.concat();

@@ -185,6 +185,7 @@ fn a_grammar_that_asks_too_much_ends_its_own_answer_only() {
     let (mut failed, mut finished) = (Vec::new(), Vec::new());
     while engine.step(|id, event| match event {
         Event::Failed(fault) => failed.push((id, fault)),
+        Event::Embedding { .. } => panic!("no tokens"),
         Event::Finished { .. } => finished.push(id),
         Event::Token { .. } => {}
     }) {}

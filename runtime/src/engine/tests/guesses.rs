@@ -88,6 +88,7 @@ fn right_guesses_save_steps() {
             Event::Token { token, .. } => ids.push(token),
             Event::Finished { usage, .. } => counts = Some(usage),
             Event::Failed(fault) => panic!("{fault}"),
+            Event::Embedding { .. } => panic!("no tokens"),
         });
         if !goes_on {
             break;

@@ -158,6 +158,7 @@ fn samples_fail_with_their_prompt() {
     let (mut failed, mut finished) = (Vec::new(), Vec::new());
     while engine.step(|id, event| match event {
         Event::Failed(_) => failed.push(id),
+        Event::Embedding { .. } => panic!("no tokens"),
         Event::Finished { .. } => finished.push(id),
         Event::Token { .. } => {}
     }) {}

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::sync::{Semaphore, mpsc};
-use weir_abi::{CacheLayout, CachePolicy};
+use weir_abi::{CacheLayout, CachePolicy, HeadResult};
 
 use super::*;
 use crate::SamplingOptions;
@@ -44,6 +44,8 @@ fn counting(slots: u32) -> Counting {
     };
     let shape = ModelShape {
         vocabulary: VOCABULARY,
+        head_result: HeadResult::Logits,
+        head_width: VOCABULARY,
         context: ROWS,
         max_rows: 16,
         slots,
