@@ -45,6 +45,8 @@ fn generate(path: &str, prompt: &str, tokens: u32) -> Result<(), RuntimeError> {
             );
         }
         Event::Failed(fault) => failure = Some(fault),
+        // Of models that give no text.
+        Event::Embedding { .. } => {}
     }) {}
     failure.map_or(Ok(()), |fault| Err(fault.into()))
 }

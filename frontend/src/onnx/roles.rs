@@ -139,10 +139,12 @@ pub fn plan(graph: &Graph, hints: &RoleHints) -> Result<InputPlan, Vec<Problem>>
         }
         (logits, hidden) => {
             let place = Place::Graph(graph.name.clone());
-            let message = format!(
-                "{logits} outputs hold logits and {hidden} hidden rows; a language model has one of \
-                 either"
-            );
+            let message = match hidden {
+                0 => format!("{logits} outputs hold logits, a language model has one"),
+                _ => format!(
+                    "{logits} outputs hold logits and {hidden} hidden rows; one does, of either"
+                ),
+            };
             problems.push(Problem::unsupported(place, message));
         }
     }
