@@ -96,6 +96,7 @@ int weir_model_memory_ceiling(const weir_model_t *model, const weir_options_t *o
 /* The model's own defaults. */
 int weir_request_defaults(const weir_model_t *model, weir_request_t *request);
 
+/* Makes an engine. An error if the model gives embeddings: this interface is for text. */
 int weir_engine_new(const weir_model_t *model, const weir_options_t *options,
                     weir_engine_t **engine);
 

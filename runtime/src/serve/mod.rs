@@ -6,7 +6,7 @@
 //!
 //! A request passes: connection (`connections`) → route (`routes`) → fields (`asked`) → a place in
 //! the queue (`app`) → engine (`worker`) → mailbox (`mailbox`) → what it means (`reading`) → answer (`answer`,
-//! `forms`).
+//! `forms`). Embeddings go from their mailbox to the client by themselves (`embeddings`), some at a time.
 
 mod answer;
 mod app;
