@@ -66,12 +66,6 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, message).coded("queue_timeout").later(1)
     }
 
-    /// The model gives something else.
-    pub fn other_model(name: &str, gives: &str) -> Failure {
-        let message = format!("the model {name:?} {gives}");
-        Failure::field("model", message).coded("model_not_supported")
-    }
-
     /// An answer that ended otherwise than it should.
     pub fn of_end(end: &End) -> Option<Failure> {
         match end {

@@ -5,15 +5,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use weir_tests::server::read_response;
+use weir_tests::server::{Server, read_response};
 
 use super::document::{Document, Operation};
-use super::{begin, completion, long_one, start, start_slow};
+use super::{begin, completion, embeddings, long_one, start, start_slow};
 
-/// Every operation with each of its examples.
+/// Every operation with each of its examples, of both kinds of model.
 pub fn described() -> Result<()> {
-    let server = start(&["--model-name", "a/name"])?;
-    let document = Document::of(&server)?;
+    is_described(&start(&["--model-name", "a/name"])?)?;
+    is_described(&Server::start(&embeddings::program()?, &["--model-name", "a/name"])?)
+}
+
+fn is_described(server: &Server) -> Result<()> {
+    let document = Document::of(server)?;
     let operations = document.operations()?;
     for operation in &operations {
         let path = operation.path.replace("{name}", "a/name");

@@ -11,7 +11,8 @@ use crate::embedding::{cases, close, model};
 
 const CONTEXT: u32 = 512;
 
-fn program() -> Result<Binary> {
+/// A program that gives embeddings.
+pub fn program() -> Result<Binary> {
     Binary::compile(&model("qwen3"), &Setup { slots: 3, ..Setup::exact(CONTEXT) })
 }
 

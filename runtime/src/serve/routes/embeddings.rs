@@ -6,8 +6,9 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use weir_abi::HeadResult;
 
-use super::generate::Asker;
+use super::generate::{Asker, check_gives};
 use crate::serve::app::App;
 use crate::serve::asked::Prompts;
 use crate::serve::embeddings::{Embeddings, Encoding, Wanted};
@@ -32,6 +33,7 @@ pub async fn embed(
     body: Body,
 ) -> Result<Response, Failure> {
     let body = json::read(body, &app.limits, &app.body_budget).await?;
+    check_gives(&app, &body, HeadResult::Hidden)?;
     let answering = place.answer();
     let (mut wanted, held) = app
         .off_the_network(move |app| {
@@ -49,9 +51,6 @@ pub async fn embed(
 fn read(app: &App, body: &RequestBody) -> Result<Wanted, Failure> {
     let fields: EmbeddingFields = body.parse(&app.limits)?;
     app.check_model(fields.model.as_deref())?;
-    if app.model.need_embeddings().is_err() {
-        return Err(Failure::other_model(&app.name, "writes text and gives no embeddings"));
-    }
     if fields.input.len() == 0 {
         return Err(Failure::field("input", "there is no input"));
     }

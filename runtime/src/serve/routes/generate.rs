@@ -7,6 +7,8 @@ use axum::extract::rejection::ExtensionRejection;
 use axum::extract::{Extension, FromRequestParts};
 use axum::http::request::Parts;
 use axum::response::Response;
+use serde::Deserialize;
+use weir_abi::HeadResult;
 
 use crate::Request;
 use crate::notation::Notation;
@@ -32,6 +34,29 @@ pub(super) struct Asked {
     pub generation: Generation,
     pub logprobs: Option<u32>,
     pub rules: ReadingRules,
+}
+
+/// Refuses to be asked for what the model does not give.
+pub(super) fn check_gives(
+    app: &App,
+    body: &RequestBody,
+    wanted: HeadResult,
+) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Named {
+        model: Option<String>,
+    }
+    if app.model.gives() == wanted {
+        return Ok(());
+    }
+    let named: Named = body.parse(&app.limits)?;
+    app.check_model(named.model.as_deref())?;
+    let gives = match wanted {
+        HeadResult::Logits => "gives embeddings and writes no text; ask /v1/embeddings",
+        HeadResult::Hidden => "writes text and gives no embeddings",
+    };
+    let message = format!("the model {:?} {gives}", app.name);
+    Err(Failure::field("model", message).coded("model_not_supported"))
 }
 
 /// The head of an answer.
@@ -155,11 +180,8 @@ pub(super) async fn generate(
     body: Body,
     read: fn(&App, &RequestBody) -> Result<Asked, Failure>,
 ) -> Result<Response, Failure> {
-    if app.model.need_text().is_err() {
-        let gives = "gives embeddings and writes no text; ask /v1/embeddings";
-        return Err(Failure::other_model(&app.name, gives));
-    }
     let body = json::read(body, &app.limits, &app.body_budget).await?;
+    check_gives(app, &body, HeadResult::Logits)?;
     let answering = place.answer();
     let asked = app.off_the_network(move |app| read(app, &body)).await?;
     let Asked { form, field, prompts, generation, logprobs, rules } = asked;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::put_together;
 use crate::serve::limits::{
-    BIASES, LOGPROBS, Limits, MESSAGES, PROMPTS, SAMPLES, STOP_BYTES, STOPS,
+    BIASES, INPUTS, LOGPROBS, Limits, MESSAGES, PROMPTS, SAMPLES, STOP_BYTES, STOPS,
 };
 
 /// Paths with their methods, as the router's source adds them.
@@ -75,6 +75,8 @@ fn limits_are_those_that_hold() {
     assert_eq!(text["logprobs"]["maximum"], json!(LOGPROBS));
     assert_eq!(text["prompt"]["anyOf"][1]["maxItems"], json!(PROMPTS));
     assert_eq!(text["prompt"]["anyOf"][3]["maxItems"], json!(PROMPTS));
+    let input = &schemas["EmbeddingRequest"]["properties"]["input"]["anyOf"];
+    assert_eq!([&input[1]["maxItems"], &input[3]["maxItems"]], [INPUTS; 2]);
     let Limits {
         body_bytes,
         json_depth,
