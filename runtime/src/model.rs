@@ -79,8 +79,7 @@ impl Model {
 
     /// What it gives for a row.
     pub fn gives(&self) -> HeadResult {
-        // The tables were checked when the model was opened.
-        HeadResult::from_number(self.compiled.header().head_result).unwrap_or(HeadResult::Logits)
+        self.compiled.head_result()
     }
 
     /// An error unless it writes text.

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 use weir_abi::{
-    CacheLayout, END_MARK, IsaLevel, KindCode, KindEntry, LayerEntry, LevelEntry, ModelHeader,
-    ModelSlot, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead, Probe, SLOT_EMPTY,
-    SLOT_FILLED, Segment, SymbolEntry,
+    CacheLayout, END_MARK, HeadResult, IsaLevel, KindCode, KindEntry, LayerEntry, LevelEntry,
+    ModelHeader, ModelSlot, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead, Probe,
+    SLOT_EMPTY, SLOT_FILLED, Segment, SymbolEntry,
 };
 
 pub use error::{ModelError, ModelFault, Region};
@@ -313,6 +313,11 @@ impl CompiledModel {
     /// Limits, sizes and checksums.
     pub fn header(&self) -> &ModelHeader {
         &self.tables.header
+    }
+
+    /// What the head gives for a row.
+    pub fn head_result(&self) -> HeadResult {
+        self.tables.head_result
     }
 
     /// The layers, in order. Their kinds and layouts exist.

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
-use weir_abi::CachePolicy;
+use weir_abi::{CachePolicy, HeadResult};
 
 use super::options::{BlockArguments, DraftArguments, RuntimeArguments};
 use crate::facts::WeightFacts;
@@ -48,7 +48,7 @@ impl Info {
             facts["layers"], facts["vocabulary"], facts["context"]
         )?;
         writeln!(out, "  hidden width {}", model.compiled().header().hidden_width)?;
-        if model.need_embeddings().is_ok() {
+        if model.gives() == HeadResult::Hidden {
             writeln!(out, "  gives embeddings of {} values", model.compiled().header().head_width)?;
         }
         for kind in model.compiled().kinds() {
@@ -162,7 +162,10 @@ impl Info {
             "layers": compiled.layers().len(),
             "vocabulary": header.vocabulary,
             "hidden_width": header.hidden_width,
-            "gives": if model.need_text().is_ok() { "text" } else { "embeddings" },
+            "gives": match model.gives() {
+                HeadResult::Logits => "text",
+                HeadResult::Hidden => "embeddings",
+            },
             "context": header.context,
             "slots": slots,
             "blocks": options.blocks.unwrap_or(slots),

@@ -44,7 +44,7 @@ impl<M: StepModel> Engine<M> {
     }
 
     /// Queues a request that can be served, in turns of as many samples as there can be at once.
-    pub(super) fn queue(&mut self, request: Request, samples: u32) -> Vec<RequestId> {
+    fn queue(&mut self, request: Request, samples: u32) -> Vec<RequestId> {
         let prompt_rows = request.prompt.len() as u32;
         let shape = self.model.shape();
         let (most, shares) = (shape.most_samples(prompt_rows), shape.shares(prompt_rows));

@@ -5,23 +5,21 @@ use std::collections::HashMap;
 use weir_abi::HeadResult;
 
 use super::{Completion, Engine, Event, FinishReason, Request, RequestId, Usage};
-use crate::error::RuntimeError;
+use crate::error::{RequestError, RuntimeError};
 use crate::forward::{StepFault, StepModel};
 
 impl<M: StepModel> Engine<M> {
     /// Serves these requests, and whatever else is queued, and returns their answers in order.
     pub fn generate(&mut self, requests: Vec<Request>) -> Result<Vec<Completion>, RuntimeError> {
-        let mut ids = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.submit(request) {
-                Ok(id) => ids.push(id),
-                Err(error) => {
-                    ids.into_iter().for_each(|id| self.cancel(id));
-                    return Err(error.into());
-                }
-            }
-        }
+        let ids = self.submit_all(requests)?;
         self.complete(&ids)
+    }
+
+    /// Queues all of these requests or none.
+    fn submit_all(&mut self, requests: Vec<Request>) -> Result<Vec<RequestId>, RequestError> {
+        let rules = self.rules();
+        requests.iter().try_for_each(|request| rules.check(request))?;
+        requests.into_iter().map(|request| self.submit(request)).collect()
     }
 
     /// Serves these requests, none of which has had a token yet, and whatever else is queued, and returns
@@ -70,10 +68,7 @@ impl<M: StepModel> Engine<M> {
         if self.model.shape().head_result != HeadResult::Hidden {
             return Err(RuntimeError::NoEmbeddings);
         }
-        for request in &requests {
-            self.rules().check(request)?;
-        }
-        let ids: Vec<RequestId> = requests.into_iter().flat_map(|one| self.queue(one, 1)).collect();
+        let ids = self.submit_all(requests)?;
         let mut found: HashMap<RequestId, Vec<f32>> = HashMap::with_capacity(ids.len());
         let mut fault = None;
         while self.step(|id, event| match event {

@@ -125,8 +125,8 @@ pub trait StepModel {
     fn shape(&self) -> &ModelShape;
 
     /// Runs `rows` (at most [`ModelShape::max_rows`], those of a sequence behind each other, and behind
-    /// its prompt at most one more than [`ModelShape::max_draft`]) and writes the logits of those rows that
-    /// `head_rows` names, `[head_rows, vocabulary]`.
+    /// its prompt at most one more than [`ModelShape::max_draft`]) and writes what the head gives,
+    /// logits in most models, for those rows that `head_rows` names, `[head_rows, head_width]`.
     fn step(
         &mut self,
         rows: &[StepRow],

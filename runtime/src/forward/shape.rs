@@ -63,10 +63,6 @@ impl ModelShape {
     ) -> Result<ModelShape, RuntimeError> {
         let header = model.header();
         check(header.max_rows > 0 && header.max_head_rows > 0, || "a step has no rows".into())?;
-        let head_result = HeadResult::from_number(header.head_result);
-        let head_result = head_result.ok_or_else(|| {
-            RuntimeError::Tables(format!("a head of kind {}", header.head_result))
-        })?;
         check(header.context > 0 && header.vocabulary > 0 && header.hidden_width > 0, || {
             "context, vocabulary or hidden width is 0".into()
         })?;
@@ -116,7 +112,7 @@ impl ModelShape {
             .fold(header.context, u32::min);
         Ok(ModelShape {
             vocabulary: header.vocabulary,
-            head_result,
+            head_result: model.head_result(),
             head_width: header.head_width,
             context: header.context,
             max_rows: header.max_rows,

@@ -48,6 +48,11 @@ pub fn memory(limits: &Limits, slots: u32, width: u32) -> u64 {
     sum([connections, product([ID_BYTES, limits.all_body_bytes as u64])])
 }
 
+/// Inputs of a part.
+fn at_once(app: &App) -> usize {
+    INPUTS_AT_ONCE.min(app.slots as usize)
+}
+
 /// How numbers are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -109,8 +114,10 @@ impl Wanted {
         }
     }
 
-    /// Refuses what cannot be computed, and counts tokens.
-    pub fn check(&mut self, app: &App) -> Result<(), Failure> {
+    /// Refuses what cannot be computed, and counts tokens. Gives the requests for the first part; those of
+    /// the others are made anew in their turn, as ids take more memory than texts.
+    pub fn check(&mut self, app: &App) -> Result<Vec<Request>, Failure> {
+        let mut first = Vec::new();
         for index in 0..self.inputs.len() {
             let of_input =
                 |failure: Failure| Failure { param: Some(format!("input[{index}]")), ..failure };
@@ -118,17 +125,20 @@ impl Wanted {
             for request in requests {
                 app.rules.check(&request).map_err(|refused| of_input(refused.into()))?;
                 self.tokens += request.prompt.len() as u64;
+                if index < at_once(app) {
+                    first.push(request);
+                }
             }
         }
-        Ok(())
+        Ok(first)
     }
 }
 
 impl Embeddings {
-    /// Asks for the first inputs, which must be there; a full queue is an error here and not later.
+    /// Asks for the first part; a full queue is an error here and not later.
     pub async fn begin(
         app: Arc<App>,
-        wanted: Wanted,
+        (wanted, first): (Wanted, Vec<Request>),
         span: RequestSpan,
         answering: Answering,
         body: Option<OwnedSemaphorePermit>,
@@ -137,7 +147,7 @@ impl Embeddings {
         let mut begun = Embeddings {
             app,
             wanted,
-            asked: 0,
+            asked: first.len(),
             written: 0,
             ready: VecDeque::new(),
             is_over: false,
@@ -145,17 +155,15 @@ impl Embeddings {
             _answering: answering,
             _body: body,
         };
-        let requests = begun.next_requests().await?;
         begun.span.ask("embeddings", begun.wanted.inputs.len(), &Request::default());
-        let inbox = begun.app.ask(requests, 1, begun.span.moments())?;
+        let inbox = begun.app.ask(first, 1, begun.span.moments())?;
         begun.receive(inbox).await?;
         Ok(begun)
     }
 
     /// Requests for the next inputs; none behind the last.
     async fn next_requests(&mut self) -> Result<Vec<Request>, Failure> {
-        let at_once = INPUTS_AT_ONCE.min(self.app.slots as usize);
-        let end = self.wanted.inputs.len().min(self.asked + at_once);
+        let end = self.wanted.inputs.len().min(self.asked + at_once(&self.app));
         let some = self.asked..end;
         self.asked = end;
         let wanted = Arc::clone(&self.wanted);

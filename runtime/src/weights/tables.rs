@@ -31,6 +31,7 @@ pub(super) struct Symbol {
 /// All tables of a model.
 pub(super) struct Tables {
     pub header: ModelHeader,
+    pub head_result: HeadResult,
     pub levels: Vec<Level>,
     pub kinds: Vec<KindEntry>,
     pub layers: Vec<LayerEntry>,
@@ -61,6 +62,7 @@ impl Tables {
         let head_rows: Vec<u32> = read_table(tables, header.head_rows, "rows of heads")?;
         let weight_offsets: Vec<u64> = read_table(tables, header.weight_offsets, "weight offsets")?;
         check_limits(&header)?;
+        let head_result = head_result(&header)?;
         kinds.iter().enumerate().try_for_each(|(index, kind)| check_kind(index, kind))?;
         layouts.iter().enumerate().try_for_each(|(index, layout)| check_layout(index, layout))?;
         check_layers(&layers, kinds.len(), layouts.len(), weight_offsets.len())?;
@@ -90,6 +92,7 @@ impl Tables {
         let tokenizer = blob_range(tables, header.tokenizer, "tokenizer")?;
         Ok(Tables {
             header,
+            head_result,
             levels,
             kinds,
             layers,
@@ -153,15 +156,6 @@ fn check_limits(header: &ModelHeader) -> Result<(), ModelFault> {
     if let Some((name, _)) = limits.into_iter().find(|(_, value)| *value == 0) {
         return Err(malformed(format!("{name}: 0")));
     }
-    match HeadResult::from_number(header.head_result) {
-        Some(HeadResult::Hidden) => {}
-        Some(HeadResult::Logits) if header.head_width == header.vocabulary => {}
-        Some(HeadResult::Logits) => {
-            let (width, vocabulary) = (header.head_width, header.vocabulary);
-            return Err(malformed(format!("{width} logits for a vocabulary of {vocabulary}")));
-        }
-        None => return Err(malformed(format!("a head of kind {}", header.head_result))),
-    }
     if header.rotary_sets > 2 {
         return Err(malformed(format!("{} rotary sets", header.rotary_sets)));
     }
@@ -169,6 +163,17 @@ fn check_limits(header: &ModelHeader) -> Result<(), ModelFault> {
         return Err(malformed(format!("an arena of {} bytes", header.arena_bytes)));
     }
     Ok(())
+}
+
+fn head_result(header: &ModelHeader) -> Result<HeadResult, ModelFault> {
+    let ModelHeader { head_result, head_width, vocabulary, .. } = *header;
+    match HeadResult::from_number(head_result) {
+        Some(HeadResult::Logits) if head_width != vocabulary => {
+            Err(malformed(format!("{head_width} logits for a vocabulary of {vocabulary}")))
+        }
+        Some(head_result) => Ok(head_result),
+        None => Err(malformed(format!("a head of kind {head_result}"))),
+    }
 }
 
 fn check_kind(index: usize, kind: &KindEntry) -> Result<(), ModelFault> {

@@ -14,6 +14,7 @@ use crate::serve::asked::Prompts;
 use crate::serve::embeddings::{Embeddings, Encoding, Wanted};
 use crate::serve::failure::Failure;
 use crate::serve::json::{self, RequestBody};
+use crate::serve::keys::Tenant;
 use crate::serve::limits::INPUTS;
 
 /// Fields of a request.
@@ -35,20 +36,17 @@ pub async fn embed(
     let body = json::read(body, &app.limits, &app.body_budget).await?;
     check_gives(&app, &body, HeadResult::Hidden)?;
     let answering = place.answer();
-    let (mut wanted, held) = app
+    let (wanted, held) = app
         .off_the_network(move |app| {
-            let mut wanted = read(app, &body)?;
-            wanted.check(app)?;
-            Ok((wanted, body.into_held()))
+            let mut wanted = read(app, &body, &tenant)?;
+            let first = wanted.check(app)?;
+            Ok(((wanted, first), body.into_held()))
         })
         .await?;
-    // A request may stand back behind what its key allows it, and not push itself forward.
-    wanted.priority = wanted.priority.max(tenant.priority);
-    wanted.owner = tenant.owner;
     Ok(Embeddings::begin(app, wanted, span, answering, held).await?.respond())
 }
 
-fn read(app: &App, body: &RequestBody) -> Result<Wanted, Failure> {
+fn read(app: &App, body: &RequestBody, tenant: &Tenant) -> Result<Wanted, Failure> {
     let fields: EmbeddingFields = body.parse(&app.limits)?;
     app.check_model(fields.model.as_deref())?;
     if fields.input.len() == 0 {
@@ -64,8 +62,9 @@ fn read(app: &App, body: &RequestBody) -> Result<Wanted, Failure> {
         inputs: fields.input,
         encoding: fields.encoding_format.unwrap_or_default(),
         width: width as usize,
-        owner: 0,
-        priority: fields.priority.unwrap_or(i32::MIN),
+        owner: tenant.owner,
+        // A request may stand back behind what its key allows it, and not push itself forward.
+        priority: fields.priority.unwrap_or(i32::MIN).max(tenant.priority),
         tokens: 0,
     })
 }
