@@ -94,8 +94,11 @@ pub fn trials() -> Vec<Trial> {
     if !has_browser {
         println!("no chromedriver and chromium: the tests of the page are not run");
     }
-    let seen: [Check; 2] =
-        [("page/conversation", page::conversation), ("page/live_view", page::live_view)];
+    let seen: [Check; 3] = [
+        ("page/conversation", page::conversation),
+        ("page/embeddings", page::embeddings),
+        ("page/live_view", page::live_view),
+    ];
     trials.extend(seen.into_iter().map(|(name, check)| {
         trial(format!("serving/{name}"), check).with_ignored_flag(!has_browser)
     }));

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use weir_tests::browser::{Browser, is_there};
 use weir_tests::server::Server;
 
+use super::embeddings::program;
 use super::{begin, long_one, start, start_slow};
 
 /// Whether the test can be run, or must be.
@@ -68,6 +69,22 @@ pub fn live_view() -> Result<()> {
     look(&browser, "live")?;
     drop(streams);
     browser.until(&format!("{slots} === '0'"))?;
+    nothing_from_elsewhere(&browser, &server)
+}
+
+/// A model that writes nothing is not offered to be talked to.
+pub fn embeddings() -> Result<()> {
+    if !can_run() {
+        println!("serving/page/embeddings: skipped, there is no browser");
+        return Ok(());
+    }
+    let server = Server::start(&program()?, &[])?;
+    let browser = open(&server)?;
+    let shown = "document.querySelector('#vectors-note').checkVisibility()
+        && !document.querySelector('#prompt').checkVisibility()
+        && !document.querySelector('#new').checkVisibility()";
+    browser.until(shown)?;
+    look(&browser, "embeddings")?;
     nothing_from_elsewhere(&browser, &server)
 }
 

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use weir_abi::HeadResult;
 
 use crate::serve::app::App;
 use crate::serve::asked::served_defaults;
@@ -61,6 +62,10 @@ pub async fn status(State(app): State<Arc<App>>) -> Response {
         "isa": app.isa,
         "threads": app.threads,
         "context": app.rules.context,
+        "gives": match app.model.compiled().head_result() {
+            HeadResult::Logits => "text",
+            HeadResult::Hidden => "embeddings",
+        },
         "has_chat": !app.model.compiled().chat_template().is_empty(),
         "slots": {"total": app.slots, "running": running, "waiting": waiting},
         "cache": cache,

@@ -96,7 +96,7 @@ function growToContent(area) {
 // ---- The server ----
 
 /** What is known of the server. */
-const server = { model: null, hasChat: true };
+const server = { model: null, hasChat: true, writes: true };
 
 const access = { key: readStored("sessionStorage", "weir.key", null), question: null };
 
@@ -652,7 +652,7 @@ function focusPrompt() {
 function send() {
   const text = promptArea.value;
   const canGoOn = !server.hasChat && views.length > 0 && text === "";
-  if (running || (!text.trim() && !canGoOn)) return;
+  if (running || !server.writes || (!text.trim() && !canGoOn)) return;
   promptArea.value = "";
   growToContent(promptArea);
   addExchange({ question: text, answer: newAnswer() });
@@ -677,9 +677,15 @@ document.addEventListener("keydown", (event) => {
 byId("stop").addEventListener("click", stopAnswer);
 byId("new").addEventListener("click", startNewConversation);
 
-/** A model without a chat template continues text: other words, the same controls. */
+/**
+ * A model without a chat template continues text: other words, the same controls. One that gives embeddings
+ * cannot be talked to: a sentence in their place.
+ */
 function showMode() {
-  byId("mode-note").hidden = server.hasChat;
+  byId("box").hidden = !server.writes;
+  byId("new").hidden = !server.writes;
+  byId("vectors-note").hidden = server.writes;
+  byId("mode-note").hidden = server.hasChat || !server.writes;
   promptArea.placeholder = server.hasChat ? "Write a message" : "Write the beginning of a text";
   setText(byId("prompt-label"), server.hasChat ? "Message" : "Text to continue");
   setText(byId("send"), server.hasChat ? "Send" : "Continue");
@@ -836,6 +842,7 @@ function showFailure(error) {
 function showStatus(status) {
   learnModel(status.model);
   server.hasChat = status.has_chat;
+  server.writes = status.gives === "text";
   showMode();
   showDefaults(status.sampling ?? {});
   const { running: taken, total, waiting } = status.slots;
