@@ -33,7 +33,7 @@ const DEFAULT_KV: &str = "snapstream";
 
 const KV_HELP: &str = "Rows of attention state that a slot keeps: a policy, with options after commas, \
 as in
-snapstream,rows=1024,sinks=4,recent=256,window=32,pool=21,agg=mean,mode=elastic
+snapstream,rows=1024,sinks=4,recent=256,window=16,pool=21,agg=mean,mode=elastic
 
 full        every row
 stream      the first rows (sinks=) and the most recent ones (recent=), rows= in all

@@ -43,5 +43,5 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
             "a slot's limit of {limit} rows is less than the {total} that are kept of a prompt"
         )));
     };
-    options.observing(CacheRows { growth, ..rows }, 0)
+    options.observing(CacheRows { growth, ..rows }, RECENT, 0)
 }

@@ -5,7 +5,7 @@
 
 use weir_ir::graph::{CacheRows, KvPolicy};
 
-use super::{KvError, KvOptions, Policy};
+use super::{KvError, KvOptions, OBSERVED, Policy};
 
 /// Rows that are asked beside the last ones where nobody says: 32 find a little less of what a question
 /// leads to, 128 no more (`docs/evaluation.md`).
@@ -41,5 +41,5 @@ fn rows(options: &KvOptions, context: u32) -> Result<CacheRows, KvError> {
     let recent = options.recent_rows(total);
     let rows = options.divided(KvPolicy::Snapstream, total, sinks, recent, context)?;
     let rows = options.sampling(CacheRows { elastic: options.elastic, ..rows })?;
-    options.observing(options.reselecting(rows, context)?, SECOND)
+    options.observing(options.reselecting(rows, context)?, OBSERVED, SECOND)
 }

@@ -15,11 +15,11 @@ fn rows(text: &str, context: u32) -> Result<(u32, u32, u32, u32), String> {
 
 #[test]
 fn start_values() {
-    // C = max(1024, 131072 / 4) = 32768, S = 32, R = C / 8 = 4096, w = 32.
-    assert_eq!(rows("snapstream", 131_072), Ok((32, 28_640, 4096, 32)));
+    // C = max(1024, 131072 / 4) = 32768, S = 32, R = C / 8 = 4096, w = 16.
+    assert_eq!(rows("snapstream", 131_072), Ok((32, 28_640, 4096, 16)));
     // C = 1024, R = min(512, 256).
-    assert_eq!(rows("snapstream", 1024), Ok((32, 736, 256, 32)));
-    assert_eq!(rows("snapstream", 320), Ok((32, 208, 80, 32)));
+    assert_eq!(rows("snapstream", 1024), Ok((32, 736, 256, 16)));
+    assert_eq!(rows("snapstream", 320), Ok((32, 208, 80, 16)));
     assert_eq!(rows("stream", 4096), Ok((32, 0, 992, 0)));
     assert_eq!(rows("snapkv", 4096), Ok((0, 992, 32, 32)));
     assert_eq!(rows("random", 4096), Ok((32, 736, 256, 0)));
@@ -87,7 +87,7 @@ fn a_reservoir_lies_within_the_rows() {
     assert_eq!(parts("snapstream,rows=1024"), (32, 736, 256, 0, 1024, 1024));
     assert_eq!(parts("snapstream,rows=1024,reservoir=64"), (32, 736, 192, 64, 1024, 960));
     // Enough are left to observe by.
-    assert_eq!(parts("snapstream,rows=1024,reservoir=250"), (32, 710, 32, 250, 1024, 774));
+    assert_eq!(parts("snapstream,rows=1024,reservoir=250"), (32, 726, 16, 250, 1024, 774));
     let given = "snapstream,rows=1024,recent=256,reservoir=64";
     assert_eq!(parts(given), (32, 672, 256, 64, 1024, 960));
     assert_eq!(parts("stream,rows=1024,reservoir=64"), (32, 0, 928, 64, 1024, 960));
