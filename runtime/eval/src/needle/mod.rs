@@ -93,14 +93,8 @@ impl Needles {
         }
         let content = text::read(&spec.path)?;
         let sentences = text::sentences(&content);
-        let words = text::words(&content);
-        if sentences.is_empty() || words.len() < 16 {
-            let reason = format!(
-                "{} sentences and {} words of four to nine letters; a text to hide needles in \
-                 needs a sentence and 16 such words",
-                sentences.len(),
-                words.len()
-            );
+        if sentences.is_empty() {
+            let reason = "a text to hide needles in needs a sentence".to_owned();
             return Err(Error::Nothing { path: spec.path.clone(), reason });
         }
         Ok(Needles {
@@ -116,7 +110,7 @@ impl Needles {
             comparison,
             wording: Wording::new(style, own, value.noun()),
             sentences,
-            things: Things::new(words, key, value, digits),
+            things: Things::new(text::words(&content), key, value, digits),
         })
     }
 

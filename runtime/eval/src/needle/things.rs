@@ -42,6 +42,20 @@ impl Kind {
 const SYLLABLES: &str = "ba be bo da den dor el en fa fen gar go hal im jo ka kel lan lo mar mi na \
                          nor o pel qua ra rin sa sol ta tor u van vel wi xan ya zor";
 
+/// Keys where the text has too few words of its own: one in other letters, or RULER's five sentences.
+const WORDS: &str = "acorn amber anchor apron arrow autumn badge barrel basket beacon blanket \
+                     bottle branch bridge bronze bucket button cabin candle canvas carpet castle \
+                     cedar cellar chapel cherry circle clover coast copper corner cotton cradle \
+                     crystal curtain dagger desert donkey drawer eagle engine falcon feather fence \
+                     field flute forest fountain garden garlic ginger glove granite hammer harbor \
+                     harvest helmet honey island ivory jacket kettle ladder lantern lemon linen \
+                     magnet maple marble meadow mirror needle nickel orchard oyster paddle pepper \
+                     pigeon pillow planet pocket ribbon saddle sailor salmon shadow silver spider \
+                     stable tunnel turtle valley velvet violin walnut window winter";
+
+/// Words of a text that are enough for keys.
+const ENOUGH: usize = 16;
+
 /// Where keys and values are drawn from.
 #[derive(Clone)]
 pub(super) struct Things {
@@ -52,13 +66,17 @@ pub(super) struct Things {
 }
 
 impl Things {
-    /// Numbers have so many digits at least and at most.
+    /// Keys are made of the text's words, if these are enough. Numbers have so many digits at least and
+    /// at most.
     pub(super) fn new(
-        words: Vec<String>,
+        mut words: Vec<String>,
         key: Kind,
         value: Kind,
         digits: (usize, usize),
     ) -> Things {
+        if words.len() < ENOUGH {
+            words = WORDS.split_whitespace().map(str::to_owned).collect();
+        }
         Things { words, key, value, digits }
     }
 
