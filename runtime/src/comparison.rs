@@ -46,6 +46,9 @@ struct Group {
 pub struct Asked {
     /// Tokens of the prompt.
     pub prompt: Vec<u32>,
+    /// Tokens that follow one by one, as if they had been chosen; what is chosen behind them is the
+    /// answer.
+    pub begun: Vec<u32>,
     /// Most tokens of the answer, at least 1.
     pub max_tokens: u32,
 }
@@ -56,9 +59,10 @@ impl Asked {
         self.max_tokens.max(1) as usize
     }
 
-    /// Rows of the prompt with the longest answer, whose last token has none.
+    /// Rows of the prompt with what is given behind it and the longest answer, whose last token has
+    /// none.
     fn rows(&self) -> usize {
-        self.prompt.len() + self.length() - 1
+        self.prompt.len() + self.begun.len() + self.length() - 1
     }
 }
 
@@ -186,7 +190,7 @@ impl Comparison {
         ends: &mut dyn FnMut(usize, usize, u32) -> bool,
     ) -> Result<Vec<Vec<Answered>>, RuntimeError> {
         for asked in asked {
-            self.check(&asked.prompt, asked.rows())?;
+            self.check(&[&asked.prompt, &asked.begun], asked.rows())?;
         }
         let mut answers = vec![vec![Answered::default(); self.arms.len()]; asked.len()];
         let slots = self.slots;
@@ -194,6 +198,9 @@ impl Comparison {
             let first = turn * slots;
             for (slot, asked) in asked.iter().enumerate() {
                 self.prefill(slot as u32, &asked.prompt, asked.rows() as u32)?;
+                if !asked.begun.is_empty() {
+                    continue;
+                }
                 for (arm, answered) in self.arms.iter().zip(&mut answers[first + slot]) {
                     answered.ids.push(chosen(&self.groups[arm.group].logits)?);
                 }
@@ -205,20 +212,27 @@ impl Comparison {
                     (!over && ids.len() < asked[slot].length()).then_some(token)
                 };
                 let mut running = Vec::new();
+                let mut given: Vec<_> = asked.iter().map(|asked| asked.begun.iter()).collect();
                 for (slot, asked) in asked.iter().enumerate() {
-                    if let Some(token) = next(slot, &answers[first + slot][index].ids) {
+                    let begun = given[slot].next().copied();
+                    let token = begun.or_else(|| next(slot, &answers[first + slot][index].ids));
+                    if let Some(token) = token {
                         let rows = asked.rows();
                         running.push(self.running(index, slot, &asked.prompt, rows, token));
                     }
                 }
                 let laid_out = self.decode(index, running, &mut |slot, row| {
+                    if let Some(token) = given[slot].next() {
+                        return Ok(Some(*token));
+                    }
                     let ids = &mut answers[first + slot][index].ids;
                     ids.push(chosen(row)?);
                     Ok(next(slot, ids))
                 })?;
                 for (slot, asked) in asked.iter().enumerate() {
                     let answered = &mut answers[first + slot][index];
-                    let rows = (asked.prompt.len() + answered.ids.len()) as u32 - 1;
+                    let rows = asked.prompt.len() + asked.begun.len() + answered.ids.len() - 1;
+                    let rows = rows as u32;
                     let laid_out = laid_out.iter().find(|(other, _)| *other == slot);
                     let prompt_rows = laid_out.map_or(asked.prompt.len() as u32, |(_, rows)| *rows);
                     let past = Past { rows, prompt_rows };
@@ -235,7 +249,8 @@ impl Comparison {
         passages: &[Passage<'_>],
     ) -> Result<Vec<Vec<Vec<f64>>>, RuntimeError> {
         for passage in passages {
-            self.check(&passage.tokens[..passage.prompt], passage.tokens.len())?;
+            let (prompt, rest) = passage.tokens.split_at(passage.prompt);
+            self.check(&[prompt, rest], passage.tokens.len())?;
         }
         let mut surprises = vec![vec![Vec::new(); self.arms.len()]; passages.len()];
         let slots = self.slots;
@@ -274,7 +289,9 @@ impl Comparison {
         0..self.arms.len()
     }
 
-    fn check(&self, prompt: &[u32], rows: usize) -> Result<(), RequestError> {
+    /// Refuses a prompt and what is given behind it, of `rows` rows with the answer, if it cannot be
+    /// computed.
+    fn check(&self, [prompt, given]: &[&[u32]; 2], rows: usize) -> Result<(), RequestError> {
         let vocabulary = self.arms[0].forward.shape().vocabulary;
         if prompt.is_empty() {
             return Err(RequestError::Empty);
@@ -282,7 +299,8 @@ impl Comparison {
         if rows > self.context as usize {
             return Err(RequestError::TooLong { rows, context: self.context });
         }
-        match prompt.iter().copied().enumerate().find(|(_, token)| *token >= vocabulary) {
+        let mut tokens = prompt.iter().chain(*given).copied().enumerate();
+        match tokens.find(|(_, token)| *token >= vocabulary) {
             Some((index, token)) => Err(RequestError::UnknownToken { index, token, vocabulary }),
             None => Ok(()),
         }

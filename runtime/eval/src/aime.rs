@@ -17,6 +17,7 @@ pub(crate) fn item(record: &Record<'_>) -> Result<Item, Error> {
             id: record.id(&["id", "ID"]),
             text: "Please reason step by step, and put your final answer within \\boxed{}.\n"
                 .into(),
+            begun: String::new(),
             judge: Judge::Boxed(answer(record)?),
             // Chains of thought are long; `max_tokens` makes them shorter.
             max_tokens: 32_768,

@@ -32,8 +32,9 @@ impl Setting<'_> {
         let Some(context) = self.context else { return Ok(usize::MAX) };
         let mut room = context;
         for question in questions {
-            let (tokens, answer) = ((self.measure)(&question.text), question.max_tokens);
-            let left = context.checked_sub(tokens + answer).filter(|left| *left > 0);
+            let tokens = (self.measure)(&question.text);
+            let answer = (self.measure)(&question.begun).saturating_add(question.max_tokens);
+            let left = context.checked_sub(tokens.saturating_add(answer)).filter(|left| *left > 0);
             room = room.min(left.ok_or_else(|| Error::NoRoom {
                 id: question.id.clone(),
                 question: tokens,

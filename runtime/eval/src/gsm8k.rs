@@ -35,6 +35,7 @@ fn item(record: &Record<'_>, examples: &str) -> Result<Item, Error> {
         question: Question {
             id: record.id(&["idx"]),
             text: "Answer:".into(),
+            begun: String::new(),
             judge: Judge::LastNumber(number(record)?),
             max_tokens: 512,
             stop: vec!["\nQuestion:".into(), "\n\n".into()],

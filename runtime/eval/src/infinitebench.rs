@@ -83,6 +83,7 @@ fn item(record: &Record<'_>, name: &str, task: Task, tokens: usize) -> Result<It
         question: Question {
             id: record.id(&["id"]),
             text: after,
+            begun: String::new(),
             judge: judge(record, task)?,
             max_tokens: tokens,
             stop: Vec::new(),

@@ -85,6 +85,8 @@ pub struct Question {
     pub id: String,
     /// Follows the document without a gap: what separates them is part of it.
     pub text: String,
+    /// What the answer begins with, as if the model had written it; how it goes on is scored.
+    pub begun: String,
     /// How the answer is scored.
     pub judge: Judge,
     /// Tokens of the answer at most.

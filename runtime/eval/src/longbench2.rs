@@ -40,6 +40,7 @@ fn item(record: &Record<'_>, by: &str) -> Result<Item, Error> {
                  your response as follows: \"The correct answer is (insert answer here)\".",
                 record.text("question")?.trim()
             ),
+            begun: String::new(),
             judge: Judge::StatedLetter(letter),
             max_tokens: 128,
             stop: Vec::new(),

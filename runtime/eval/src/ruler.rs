@@ -51,6 +51,7 @@ fn item(record: &Record<'_>, task: &str) -> Result<Item, Error> {
         question: Question {
             id: record.id(&["index"]),
             text: format!("{question}{prefix}"),
+            begun: String::new(),
             judge,
             max_tokens: tokens(task),
             stop: Vec::new(),

@@ -79,6 +79,9 @@ fn run(head: &str) -> Result<String, Failed> {
         for question in &case.questions {
             let (id, tokens, stop) = (&question.id, question.max_tokens, &question.stop);
             writeln!(out, "-- {id}, {tokens} tokens, stop {stop:?}\n{}", question.text)?;
+            if !question.begun.is_empty() {
+                writeln!(out, "   begun: {:?}", question.begun)?;
+            }
             writeln!(out, "   {:?}", question.judge)?;
         }
     }

@@ -62,6 +62,7 @@ fn item(record: &Record<'_>, sandbox: &Arc<Sandbox>) -> Result<Item, Error> {
                 "### Format: {format}\n```python\n{code}\n```\n\n### Answer: (use the provided \
                  format with backticks)\n\n"
             ),
+            begun: String::new(),
             judge: Judge::Program(Arc::new(program)),
             max_tokens: 2000,
             stop: Vec::new(),

@@ -26,6 +26,7 @@ pub(crate) fn item(record: &Record<'_>) -> Result<Item, Error> {
         question: Question {
             id: record.id(&["_id"]),
             text: after.replace("{input}", record.text("input")?),
+            begun: String::new(),
             judge: judge(record, subset)?,
             max_tokens: subset.tokens,
             // The published program ends only these at a line break.

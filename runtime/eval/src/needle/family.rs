@@ -117,7 +117,7 @@ impl Plan<'_, '_> {
             Style::Recall => vec!["\n".to_owned()],
             Style::Ruler => Vec::new(),
         };
-        Question { id: String::new(), text, judge, max_tokens, stop }
+        Question { id: String::new(), text, begun: String::new(), judge, max_tokens, stop }
     }
 }
 

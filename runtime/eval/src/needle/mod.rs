@@ -49,6 +49,7 @@ pub(crate) struct Needles {
     hops: usize,
     seed: u64,
     max_tokens: Option<usize>,
+    thought: Option<usize>,
     comparison: Match,
     wording: Wording,
     sentences: Vec<String>,
@@ -107,6 +108,7 @@ impl Needles {
             hops: options.number("hops", if style == Style::Ruler { 4 } else { 2 }, 1..=25)?,
             seed: options.number("seed", 1, 0..=usize::MAX)? as u64,
             max_tokens: optional("max_tokens")?,
+            thought: optional("thought")?,
             comparison,
             wording: Wording::new(style, own, value.noun()),
             sentences,
@@ -143,6 +145,12 @@ impl Needles {
             question.id = format!("{}-{number}-{place}", family.name());
             question.max_tokens = self.max_tokens.unwrap_or(question.max_tokens);
         }
+        if let Some(tokens) = self.thought {
+            let thought = self.think(tokens, stream, setting.measure);
+            for question in &mut questions {
+                question.begun = format!("{thought}{}", question.text);
+            }
+        }
         let room = self.length.min(setting.room(&questions)?);
         let document = self
             .write(&plan.intro, &plan.statements, room, &mut random, setting.measure)
@@ -163,6 +171,25 @@ impl Needles {
             comparison: self.comparison,
         });
         (random, planned)
+    }
+
+    /// Sentences of the text that stand between a question and its repetition: at most so many tokens.
+    fn think(&self, tokens: usize, stream: u64, measure: &dyn Fn(&str) -> usize) -> String {
+        // The document is the same without it.
+        let mut random = Random::new(self.seed, 1 << 63 | stream);
+        let start = random.below(self.sentences.len());
+        let mut thought = String::new();
+        let mut length = 0;
+        for sentence in self.sentences.iter().cycle().skip(start) {
+            let sentence = format!(" {sentence}");
+            length += measure(&sentence).max(1);
+            if length > tokens {
+                break;
+            }
+            thought.push_str(&sentence);
+        }
+        self.end(&mut thought);
+        thought
     }
 
     /// Facts whose statements fill so many percent of a document, judged by a plan that has as many
@@ -234,11 +261,15 @@ impl Needles {
                 append(&mut document, sentence);
             }
         }
-        // The recall model's questions stand behind a blank line.
-        if self.wording.style == Style::Recall {
-            document.push('\n');
-        }
+        self.end(&mut document);
         document
+    }
+
+    /// The recall model's questions stand behind a blank line.
+    fn end(&self, text: &mut String) {
+        if self.wording.style == Style::Recall {
+            text.push('\n');
+        }
     }
 }
 

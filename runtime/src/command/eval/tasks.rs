@@ -70,7 +70,8 @@ fn ask(
     let mut asked = Vec::with_capacity(case.questions.len());
     for question in &case.questions {
         let prompt = model.encode(&format!("{}{}", case.document, question.text))?;
-        asked.push(Asked { prompt, max_tokens: question.max_tokens as u32 });
+        let begun = model.encode_plain(&question.begun)?;
+        asked.push(Asked { prompt, begun, max_tokens: question.max_tokens as u32 });
     }
     let eos = &model.facts().eos_token_ids;
     let arms = comparison.arms().len();
@@ -132,6 +133,7 @@ impl<'p> Answers<'p> {
             "task": case.task,
             "id": question.id,
             "question": question.text,
+            "begun": question.begun,
             "policy": policy,
             "answer": answer,
             "score": score,

@@ -7,6 +7,7 @@ use super::{VOCABULARY, mix, prompt_of, reference};
 use crate::RuntimeError;
 use crate::comparison::{Asked, Candidate, Comparison, Passage, surprise};
 use crate::forward::Forward;
+use crate::sampling::greedy;
 
 const ANSWER: usize = 6;
 
@@ -53,9 +54,12 @@ fn questions() -> Vec<Asked> {
     let asked = |(number, length): (usize, usize)| {
         let own = (0..length as u32).map(|i| mix(i, number as u32, 8) % VOCABULARY);
         let prompt = document[..19 - number % 3].iter().copied().chain(own).collect();
-        Asked { prompt, max_tokens: ANSWER as u32 }
+        Asked { prompt, max_tokens: ANSWER as u32, ..Asked::default() }
     };
-    let short = (1..12).map(|length| Asked { prompt: prompt_of(length), max_tokens: 2 });
+    let short = (1..12).map(|length| {
+        let prompt = prompt_of(length);
+        Asked { prompt, max_tokens: 2, ..Asked::default() }
+    });
     [4, 1, 0, 9, 2, 2, 13].into_iter().enumerate().map(asked).chain(short).collect()
 }
 
@@ -91,6 +95,33 @@ fn an_answer_ends_where_the_caller_says() {
     for (told, answers) in told.iter().zip(&answers) {
         for (told, answer) in told.iter().zip(answers) {
             assert_eq!((told, told.len()), (&answer.ids, 2));
+        }
+    }
+}
+
+#[test]
+fn an_answer_goes_on_behind_what_is_given() {
+    let tokens = prompt_of(31);
+    let asked: Vec<Asked> = [(14, 31), (1, 12), (19, 20), (9, 9)]
+        .map(|(prompt, end)| Asked {
+            prompt: tokens[..prompt].to_vec(),
+            begun: tokens[prompt..end].to_vec(),
+            max_tokens: 3,
+        })
+        .to_vec();
+    let answers = comparison(3).answer(&asked, &mut |_, _, _| false).unwrap();
+    for (asked, answers) in asked.iter().zip(&answers) {
+        let prompt = 0..asked.prompt.len();
+        let given = asked.prompt.len() + asked.begun.len();
+        let rotary_set = u32::from(given + 2 > ROTARY_SWITCH as usize);
+        for (layouts, answer) in arms().iter().zip(answers) {
+            let mut tokens = [&asked.prompt[..], &asked.begun].concat();
+            for _ in 0..3 {
+                let logits = reference(layouts, &tokens, std::slice::from_ref(&prompt), rotary_set);
+                tokens.push(greedy(logits.last().unwrap()).unwrap());
+            }
+            assert_eq!(answer.ids, tokens[given..], "{given} rows");
+            assert_eq!(answer.rows.kept + answer.rows.dropped, given as u32 + 2);
         }
     }
 }
@@ -148,7 +179,7 @@ fn what_cannot_be_compared_is_refused() {
     assert_eq!(error, format!("one: its context ends after {CONTEXT} rows"));
     let mut comparison = Comparison::new(arms(), CONTEXT).unwrap();
     let mut answer = |prompt: Vec<u32>| {
-        let asked = Asked { prompt, max_tokens: 2 };
+        let asked = Asked { prompt, max_tokens: 2, ..Asked::default() };
         comparison.answer(&[asked], &mut |_, _, _| false).err()
     };
     assert!(matches!(answer(vec![]), Some(RuntimeError::Request(_))));
