@@ -42,15 +42,14 @@ case $table in
   families)
     format=${1:?"families wants a format"}
     shift
-    for family in "${@:-single multikey passkey multivalue trace}"; do
-      for name in $family; do
-        case $name in
-          single | passkey) of=$(task "$name" 375 8 31) ;;
-          trace) of=$(task trace 188 16 71) ;;
-          *) of=$(task "$name" 150 20 21) ;;
-        esac
-        measure --kv-dtype "$format" --kv snapstream,rows=2048 --kv snapstream,rows=1024 "$of"
-      done
+    [ $# -gt 0 ] || set -- single multikey passkey multivalue trace
+    for family; do
+      case $family in
+        single | passkey) of=$(task "$family" 375 8 31) ;;
+        trace) of=$(task trace 188 16 71) ;;
+        *) of=$(task "$family" 150 20 21) ;;
+      esac
+      measure --kv-dtype "$format" --kv snapstream,rows=2048 --kv snapstream,rows=1024 "$of"
     done
     ;;
   options)

@@ -177,19 +177,30 @@ impl Needles {
     fn think(&self, tokens: usize, stream: u64, measure: &dyn Fn(&str) -> usize) -> String {
         // The document is the same without it.
         let mut random = Random::new(self.seed, 1 << 63 | stream);
-        let start = random.below(self.sentences.len());
         let mut thought = String::new();
-        let mut length = 0;
-        for sentence in self.sentences.iter().cycle().skip(start) {
-            let sentence = format!(" {sentence}");
-            length += measure(&sentence).max(1);
-            if length > tokens {
-                break;
-            }
-            thought.push_str(&sentence);
+        for sentence in self.filler(tokens, &mut random, measure) {
+            thought.push(' ');
+            thought.push_str(sentence);
         }
         self.end(&mut thought);
         thought
+    }
+
+    /// Sentences from a random one on, as many as fit.
+    fn filler(
+        &self,
+        room: usize,
+        random: &mut Random,
+        measure: &dyn Fn(&str) -> usize,
+    ) -> Vec<&str> {
+        let start = random.below(self.sentences.len());
+        let mut length: usize = 0;
+        let fits = |sentence: &&String| {
+            length = length.saturating_add(spaced(sentence, measure));
+            length <= room
+        };
+        let sentences = self.sentences.iter().cycle().skip(start);
+        sentences.take_while(fits).map(String::as_str).collect()
     }
 
     /// Facts whose statements fill so many percent of a document, judged by a plan that has as many
@@ -211,19 +222,9 @@ impl Needles {
         random: &mut Random,
         measure: &dyn Fn(&str) -> usize,
     ) -> Result<String, usize> {
-        let start = random.below(self.sentences.len());
-        // Tokens hold the space in front of a word, so pieces are measured with theirs.
-        let spaced = |piece: &str| measure(&format!(" {piece}")).max(1);
-        let fixed = measure(intro) + statements.iter().map(|text| spaced(text)).sum::<usize>();
-        let mut filler: Vec<&str> = Vec::new();
-        let mut length = fixed;
-        for sentence in self.sentences.iter().cycle().skip(start) {
-            length += spaced(sentence);
-            if length > room {
-                break;
-            }
-            filler.push(sentence);
-        }
+        let stated = statements.iter().map(|text| spaced(text, measure)).sum::<usize>();
+        let left = room.saturating_sub(measure(intro) + stated);
+        let mut filler = self.filler(left, random, measure);
         let mut places: Vec<f64> =
             statements.iter().map(|_| random.below(1 << 30) as f64 / f64::from(1 << 30)).collect();
         places.sort_by(f64::total_cmp);
@@ -241,7 +242,7 @@ impl Needles {
             let mut less = 0;
             while less < excess {
                 match filler.pop() {
-                    Some(sentence) => less += spaced(sentence),
+                    Some(sentence) => less += spaced(sentence, measure),
                     None => break,
                 }
             }
@@ -271,6 +272,11 @@ impl Needles {
             text.push('\n');
         }
     }
+}
+
+/// Tokens of a piece behind others: they hold the space in front of a word.
+fn spaced(piece: &str, measure: &dyn Fn(&str) -> usize) -> usize {
+    measure(&format!(" {piece}")).max(1)
 }
 
 /// Separates by a space where there is no line break.
