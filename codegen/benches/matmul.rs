@@ -5,8 +5,8 @@
 //! (many), and its shares of the measured read rate and of the measured peak of the instruction used.
 //! The filter is a regular expression for names like `matmul avx2/int4b32f16 int8 M64`.
 //!
-//! Weights of few rows are several times larger than the last cache of common machines. Every thread
-//! has an output of its own.
+//! Weights of up to 16 rows are several times larger than the last cache of common machines. Every
+//! thread has an output of its own.
 
 mod limits;
 
@@ -155,6 +155,8 @@ fn many(compute: Compute) -> usize {
 
 /// Most rows for which reading the weights is what a product is limited by.
 const FEW: usize = 4;
+/// Most rows of a step that decodes: its weights come from memory.
+const DECODED: usize = 16;
 
 fn products(criterion: &mut Criterion) {
     let threads = threads();
@@ -176,11 +178,11 @@ fn products(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("matmul {}", level.name()));
         group.sampling_mode(SamplingMode::Flat);
         for (format, compute) in formats {
-            for rows in [1, 2, 4, 8, 64, 512] {
+            for rows in [1, 2, 4, 8, 16, 64, 512] {
                 let name = format!("{} {} M{rows}", format.name(), compute.name());
                 let (mut channels, reduction) = (many(compute) / rows.max(64), 2048);
                 let mut layout = PackedLayout { channels, reduction, format };
-                while rows <= FEW && layout.bytes() < 100 << 20 {
+                while rows <= DECODED && layout.bytes() < 100 << 20 {
                     channels *= 2;
                     layout.channels = channels;
                 }
