@@ -12,7 +12,7 @@ use weir_runtime::command::bench::{measure_machine, write_machine, write_profile
 use weir_runtime::weights::Probes;
 use weir_runtime::{CompiledModel, Model, command, machine};
 
-use crate::driver::{Emission, is_compiled, load_lowered, lower};
+use crate::driver::{Emission, is_compiled, load_each, load_lowered, lower};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -61,6 +61,9 @@ impl Bench {
             let figures = measure_machine(&probes()?, self.bench.threads())?;
             return Ok(write_machine(&mut out, &figures, self.bench.json)?);
         }
+        if self.model.kv.len() > 1 || self.model.kv_dtype.len() > 1 {
+            return self.compare(&mut out);
+        }
         let model = Model::new(self.load()?)?;
         model.need_text()?;
         if self.profile {
@@ -70,9 +73,11 @@ impl Bench {
         drop(out);
         let Some(plot) = &self.plot else { return Ok(self.bench.run(&model)?) };
         let mut out = std::io::stdout().lock();
-        let (label, figures) = self.bench.measure(&model, &mut |figure, label| {
+        let measured = self.bench.measure(&[&model], &mut |figure, label| {
             if self.bench.json { Ok(writeln!(out, "{}", figure.json(label))?) } else { Ok(()) }
         })?;
+        let (label, figures) =
+            measured.into_iter().next().ok_or_else(|| Failure::other("nothing was measured"))?;
         if !self.bench.json {
             write_table(&mut out, &figures, &label)?;
         }
@@ -81,18 +86,45 @@ impl Bench {
         std::fs::write(plot, drawing).map_err(place)
     }
 
+    /// Several caches by turns.
+    fn compare(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let of_one = [
+            ("--profile", self.profile),
+            ("--plot", self.plot.is_some()),
+            ("--step-times", self.bench.step_times.is_some()),
+            ("--machine", self.bench.machine),
+        ];
+        if let Some((option, _)) = of_one.into_iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!("{option} is for one --kv and --kv-dtype")));
+        }
+        self.refuse_options_of_compiled()?;
+        let options = ModelOptions { slots: DEFAULT_SLOTS, ..self.model.clone() };
+        let progress = Progress::new(self.report.quiet);
+        let loaded = load_each(&options.each_cache(), &self.report, &progress)?;
+        let models = loaded.into_iter().map(Model::new).collect::<Result<Vec<_>, _>>()?;
+        let models: Vec<&Model> = models.iter().collect();
+        models.iter().try_for_each(|model| model.need_text())?;
+        Ok(self.bench.report(&models, out)?)
+    }
+
+    /// Refuses what only compiling heeds where the model is compiled.
+    fn refuse_options_of_compiled(&self) -> Result<(), Failure> {
+        let mut given = [self.model.given(), self.report.given()].concat();
+        given.extend(self.profile.then_some("--profile"));
+        if given.is_empty() || !is_compiled(&self.model.model) {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{} is compiled already; {} needs the model that it was compiled from",
+            self.model.model.display(),
+            given.join(", "),
+        )))
+    }
+
     fn load(&self) -> Result<CompiledModel, Failure> {
         let path = &self.model.model;
+        self.refuse_options_of_compiled()?;
         if is_compiled(path) {
-            let mut given = [self.model.given(), self.report.given()].concat();
-            given.extend(self.profile.then_some("--profile"));
-            if !given.is_empty() {
-                return Err(Failure::usage(format!(
-                    "{} is compiled already; {} needs the model that it was compiled from",
-                    path.display(),
-                    given.join(", "),
-                )));
-            }
             return Ok(CompiledModel::open(path)?);
         }
         let progress = Progress::new(self.report.quiet);

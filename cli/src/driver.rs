@@ -459,7 +459,8 @@ fn kv(options: &ModelOptions) -> Result<KvOptions, Failure> {
     let alone = |option: &str, times: usize| match times {
         0 | 1 => Ok(()),
         times => Err(Failure::usage(format!(
-            "{option} is given {times} times; several are for weir eval, which compares them"
+            "{option} is given {times} times; several are for weir eval and weir bench, which \
+             compare them"
         ))),
     };
     alone("--kv", options.kv.len())?;

@@ -10,9 +10,6 @@ use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Measure what compressed caches cost, beside one that keeps every row.
-///
-/// --kv and --kv-dtype may be given several times here: every policy is measured in every number
-/// format, on the same prompts, each of which is computed once.
 #[derive(Args, Debug)]
 #[group(skip)]
 #[command(after_help = command::EVAL_NOTES)]
@@ -48,19 +45,7 @@ impl Eval {
             return Ok(Candidates::alone(Model::open(path)?));
         }
         let slots = self.eval.runtime.slots.unwrap_or(DEFAULT_SLOTS);
-        let one = |kv: &String, kv_dtype| ModelOptions {
-            kv: vec![kv.clone()],
-            kv_dtype,
-            slots,
-            ..self.model.clone()
-        };
-        let mut ways = Vec::new();
-        for kv in &self.model.kv {
-            match &self.model.kv_dtype[..] {
-                [] => ways.push(one(kv, Vec::new())),
-                dtypes => ways.extend(dtypes.iter().map(|dtype| one(kv, vec![*dtype]))),
-            }
-        }
+        let ways = ModelOptions { slots, ..self.model.clone() }.each_cache();
         let progress = Progress::new(self.report.quiet);
         let mut models = load_each(&ways, &self.report, &progress)?.into_iter().map(Model::new);
         let model = models.next().ok_or_else(|| Failure::usage("give --kv"))??;

@@ -67,8 +67,14 @@ enum Command {
     /// Say what a model or a compiled file is, and what each pass did
     Inspect(Box<Inspect>),
     /// Measure how fast a model runs, beside what the machine could do
+    ///
+    /// --kv and --kv-dtype may be given several times here: every policy is measured in every number
+    /// format, by turns, and each figure says how many times as fast as the first it is.
     Bench(Box<Bench>),
     /// Measure what compressed caches cost: tasks and texts, beside a cache that keeps every row
+    ///
+    /// --kv and --kv-dtype may be given several times here: every policy is measured in every number
+    /// format, on the same prompts, each of which is computed once.
     Eval(Box<Eval>),
     /// Measure a server under load: time to the first token, between tokens, tokens per second
     Load(Box<Load>),

@@ -199,6 +199,20 @@ impl ModelOptions {
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
+
+    /// The same options for each policy in each number format of the cache, one of them alone.
+    pub fn each_cache(&self) -> Vec<ModelOptions> {
+        let one =
+            |kv: &String, kv_dtype| ModelOptions { kv: vec![kv.clone()], kv_dtype, ..self.clone() };
+        let mut each = Vec::new();
+        for kv in &self.kv {
+            match &self.kv_dtype[..] {
+                [] => each.push(one(kv, Vec::new())),
+                dtypes => each.extend(dtypes.iter().map(|dtype| one(kv, vec![*dtype]))),
+            }
+        }
+        each
+    }
 }
 
 /// Arithmetic of the matrix products.

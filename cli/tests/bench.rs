@@ -126,6 +126,55 @@ fn a_profile_has_every_kernel() {
 }
 
 #[test]
+fn caches_take_turns() {
+    let output = weir(&[
+        "bench",
+        MODEL,
+        "--context",
+        "256",
+        "--kv",
+        "full",
+        "--kv",
+        "stream,rows=48",
+        "--decode",
+        "100",
+        "--batch",
+        "2",
+        "--batch-context",
+        "100",
+        "--assume-prompts",
+        "--gen",
+        "8",
+        "--reps",
+        "1",
+        "--threads",
+        "1",
+        "--json",
+    ]);
+    let figures = lines(&output);
+    let names: Vec<_> = figures.iter().map(|figure| (&figure["metric"], &figure["kv"])).collect();
+    let names: Vec<_> =
+        names.iter().filter_map(|(a, b)| Some((a.as_str()?, b.as_str()?))).collect();
+    let expected = [
+        ("decode", "full"),
+        ("decode", "stream,rows=48"),
+        ("decode_total", "full"),
+        ("decode_total", "stream,rows=48"),
+    ];
+    assert_eq!(names, expected);
+    for pair in figures.chunks(2) {
+        assert!(pair[0]["times_first"].is_null(), "{}", pair[0]);
+        let of = |key: &str| pair[1][key].as_f64().expect("a number");
+        let [low, median, high] = ["times_first_low", "times_first", "times_first_high"].map(of);
+        assert!(0.0 < low && low <= median && median <= high, "{}", pair[1]);
+        // Half of the rows, in the same weights.
+        assert!(pair[1]["bytes"].as_u64() < pair[0]["bytes"].as_u64());
+        // Both programs are resident.
+        assert!(pair.iter().all(|figure| figure["rss_mb"].is_null()));
+    }
+}
+
+#[test]
 fn a_machine_needs_no_model() {
     let output = weir(&["bench", "--machine", "--json", "--threads", "1"]);
     let figures = lines(&output);

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 use weir_abi::IsaLevel;
 
-use super::measure::{Measured, Setup};
+use super::measure::{Measured, Setup, Speedup};
 use crate::RuntimeError;
 use crate::probe::Peaks;
 use crate::work::Work;
@@ -47,6 +47,8 @@ pub struct Figure {
     /// Of the best repetition, for figures whose work is known: seconds, what had to be done in
     /// them, and their shares of the machine.
     pub measured: Option<Measured>,
+    /// How many times as fast as the first of several models that took turns.
+    pub speedup: Option<Speedup>,
 }
 
 impl Figure {
@@ -69,6 +71,7 @@ impl Figure {
             unit: "tok/s",
             rss_mb,
             measured: Some(best),
+            speedup: None,
         }
     }
 
@@ -84,6 +87,7 @@ impl Figure {
             unit: "s",
             rss_mb: None,
             measured: None,
+            speedup: None,
         }
     }
 
@@ -118,6 +122,11 @@ impl Figure {
             line["float_peak_gop_s"] = round(peaks.float.best / 1e9).into();
             line["integer_peak_gop_s"] = round(peaks.integer.best / 1e9).into();
         }
+        if let Some(Speedup { median, low, high }) = self.speedup {
+            line["times_first"] = round(median).into();
+            line["times_first_low"] = round(low).into();
+            line["times_first_high"] = round(high).into();
+        }
         line
     }
 }
@@ -131,19 +140,31 @@ pub fn write_table(
     let Label { model, dtype, threads, isa, kv, .. } = label;
     let isa = isa.name();
     writeln!(out, "{model}, {dtype}, cache {kv}, {isa}, threads {threads}")?;
+    let is_beside = figures.iter().any(|figure| figure.speedup.is_some());
     writeln!(
         out,
-        "{:<14} {:>8} {:>6} {:>11} {:>11}        {:>7} {:>7} {:>8}",
-        "figure", "context", "batch", "best", "median", "of read", "of peak", "MB"
+        "{:<14} {:>8} {:>6} {:>11} {:>11}        {:>7} {:>7} {:>8}{}",
+        "figure",
+        "context",
+        "batch",
+        "best",
+        "median",
+        "of read",
+        "of peak",
+        "MB",
+        if is_beside { "   times the first (half of steps)" } else { "" },
     )?;
     for figure in figures {
         let share = |of: fn(&Measured) -> f64| match &figure.measured {
             Some(measured) => format!("{:.1} %", 100.0 * of(measured)),
             None => String::new(),
         };
+        let speedup = figure.speedup.map_or(String::new(), |Speedup { median, low, high }| {
+            format!("   {median:.2} ({low:.2} to {high:.2})")
+        });
         writeln!(
             out,
-            "{:<14} {:>8} {:>6} {:>11.2} {:>11.2} {:<6} {:>7} {:>7} {:>8}",
+            "{:<14} {:>8} {:>6} {:>11.2} {:>11.2} {:<6} {:>7} {:>7} {:>8}{speedup}",
             figure.metric,
             figure.context,
             figure.batch,

@@ -193,16 +193,77 @@ pub struct Run {
     steps: Vec<Span>,
 }
 
-/// Runs a repetition.
+/// Seconds after which the next engine has its turn: many short steps, of which the first finds
+/// another's rows in the caches, or one long step.
+const TURN: f64 = 0.05;
+
+impl Run {
+    /// Steps of the next turn, by the last one.
+    fn steps_of_a_turn(&self) -> u32 {
+        self.steps.last().map_or(1, |step| (TURN / step.seconds).ceil().clamp(1.0, 1e6) as u32)
+    }
+
+    /// Seconds of the steps that count.
+    fn decoded(&self) -> impl Iterator<Item = f64> {
+        self.steps.iter().skip(WARM_STEPS).map(|step| step.seconds)
+    }
+}
+
+/// How many times as fast as another a model was in the same moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speedup {
+    /// In the middle of all moments.
+    pub median: f64,
+    /// Half of all moments lie from here,
+    pub low: f64,
+    /// up to here.
+    pub high: f64,
+}
+
+impl Speedup {
+    /// `ratios` of one moment each; nothing without any.
+    fn of(mut ratios: Vec<f64>) -> Option<Speedup> {
+        ratios.sort_by(f64::total_cmp);
+        let quarter = ratios.len() / 4;
+        let high = *ratios.get(ratios.len().checked_sub(1 + quarter)?)?;
+        Some(Speedup { low: ratios[quarter], high, median: median(&mut ratios) })
+    }
+}
+
+/// A short prompt of each sequence and a few steps: first touch of weights and buffers is no figure's.
+pub(super) fn warm_up(engine: &mut Engine<Counted>, setup: &Setup) -> Result<(), RuntimeError> {
+    let short = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..*setup };
+    run(std::slice::from_mut(engine), &short)?;
+    Ok(())
+}
+
+/// Runs a repetition of each engine, decoding by turns: the machine's slow moments are then all
+/// engines'.
 pub(super) fn run(
-    engine: &mut Engine<Counted>,
+    engines: &mut [Engine<Counted>],
     setup: &Setup,
-    seed: u32,
-) -> Result<Run, RuntimeError> {
-    let (mut sequences, prefill) = Sequences::start(engine, setup, seed)?;
-    let steps = sequences.decode(engine, setup.tokens.saturating_sub(1))?;
-    sequences.end(engine);
-    Ok(Run { prefill, steps })
+) -> Result<Vec<Run>, RuntimeError> {
+    let mut runs = Vec::with_capacity(engines.len());
+    let mut sequences = Vec::with_capacity(engines.len());
+    for engine in engines.iter_mut() {
+        let (started, prefill) = Sequences::start(engine, setup, 0)?;
+        sequences.push(started);
+        runs.push(Run { prefill, steps: Vec::new() });
+    }
+    let mut left = setup.tokens.saturating_sub(1);
+    let mut turn = 1;
+    while left > 0 {
+        turn = left.min(turn);
+        for ((engine, sequences), run) in engines.iter_mut().zip(&mut sequences).zip(&mut runs) {
+            run.steps.extend(sequences.decode(engine, turn)?);
+        }
+        left -= turn;
+        turn = runs.first().map_or(1, Run::steps_of_a_turn);
+    }
+    for (engine, sequences) in engines.iter_mut().zip(sequences) {
+        sequences.end(engine);
+    }
+    Ok(runs)
 }
 
 /// What was done since `before`, and the time since `start`.
@@ -248,10 +309,21 @@ pub struct Runs {
     prefill: Vec<Measured>,
     /// Of each repetition the median step, with the mean work of its steps.
     decode: Vec<Measured>,
+    /// Beside the model that took turns with this one, if any did.
+    pub(super) prefill_speedup: Option<Speedup>,
+    /// The same of steps.
+    pub(super) decode_speedup: Option<Speedup>,
 }
 
 impl Runs {
-    pub(super) fn new(runs: Vec<Run>, peaks: &Peaks) -> Runs {
+    /// Judges a model's repetitions, beside those of the first model where it is another.
+    pub(super) fn new(runs: &[Run], first: Option<&[Run]>, peaks: &Peaks) -> Runs {
+        let pairs = || first.into_iter().flatten().zip(runs);
+        let prefill_speedup =
+            Speedup::of(pairs().map(|(a, b)| a.prefill.seconds / b.prefill.seconds).collect());
+        let decode_speedup = Speedup::of(
+            pairs().flat_map(|(a, b)| a.decoded().zip(b.decoded()).map(|(a, b)| a / b)).collect(),
+        );
         let prefill = runs
             .iter()
             .map(|run| Measured::new(run.prefill.seconds, run.prefill.work, peaks))
@@ -269,7 +341,7 @@ impl Runs {
             let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
             Some(Measured::new(median(&mut seconds), mean, peaks))
         });
-        Runs { prefill, decode: decode.collect() }
+        Runs { prefill, decode: decode.collect(), prefill_speedup, decode_speedup }
     }
 
     /// The best prefill, and the median seconds of all.
@@ -344,5 +416,32 @@ mod tests {
         assert_eq!((measured.share_read, measured.share_peak), (0.5, 0.75));
         assert_eq!(median(&mut [3.0, 1.0]), 2.0);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn a_speedup_is_the_middle_of_its_moments() {
+        let of = |ratios: &[f64]| Speedup::of(ratios.to_vec()).map(|s| (s.low, s.median, s.high));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[2.0]), Some((2.0, 2.0, 2.0)));
+        assert_eq!(of(&[4.0, 1.0]), Some((1.0, 2.5, 4.0)));
+        // A quarter of the moments lies on either side.
+        assert_eq!(of(&[8.0, 1.0, 3.0, 2.0, 7.0, 4.0, 6.0, 5.0]), Some((3.0, 4.5, 6.0)));
+    }
+
+    #[test]
+    fn moments_are_those_of_the_same_step_behind_the_first() {
+        let span = |seconds| Span { seconds, work: Work::default() };
+        let run = |prefill, steps: &[f64]| Run {
+            prefill: span(prefill),
+            steps: steps.iter().copied().map(span).collect(),
+        };
+        let first = [run(6.0, &[90.0, 80.0, 4.0, 8.0, 12.0])];
+        let other = [run(2.0, &[1.0, 1.0, 2.0, 2.0, 2.0])];
+        let rate = Rate { best: 1.0, median: 1.0 };
+        let peaks = Peaks { read: rate, float: rate, integer: rate };
+        let runs = Runs::new(&other, Some(&first), &peaks);
+        let medians = [runs.prefill_speedup, runs.decode_speedup].map(|s| s.map(|s| s.median));
+        assert_eq!(medians, [Some(3.0), Some(4.0)]);
+        assert_eq!(Runs::new(&first, None, &peaks).decode_speedup, None);
     }
 }

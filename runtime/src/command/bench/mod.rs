@@ -19,10 +19,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
+use weir_abi::IsaLevel;
 
 pub use figure::{Figure, Label, write_table};
 pub use machine::{MachineFigure, measure_machine, write as write_machine};
-pub use measure::{Runs, prompt_ids};
+pub use measure::{Runs, Speedup, prompt_ids};
 pub use profile::{KernelTime, Profile, write_profiles};
 
 use self::measure::{Counted, Setup, peak_megabytes, reset_peak};
@@ -95,7 +96,7 @@ pub struct Bench {
     pub threads: Option<usize>,
     /// Instruction set: portable, avx2, avx-vnni, avx512, avx512-pairs, amx [default: the best here]
     #[arg(long, value_name = "LEVEL", value_parser = parse_isa, help_heading = "Running")]
-    pub isa: Option<weir_abi::IsaLevel>,
+    pub isa: Option<IsaLevel>,
 }
 
 /// Whole numbers with commas between them.
@@ -117,11 +118,22 @@ impl Bench {
                 return Ok(());
             }
         }
-        let (label, figures) = self.measure(model, &mut |figure, label| {
+        self.report(&[model], &mut out)
+    }
+
+    /// Measures models and writes their figures. Several take turns, and each figure of the others
+    /// says how many times as fast as the first they are.
+    pub fn report(&self, models: &[&Model], out: &mut dyn Write) -> Result<(), RuntimeError> {
+        let measured = self.measure(models, &mut |figure, label| {
             if self.json { Ok(writeln!(out, "{}", figure.json(label))?) } else { Ok(()) }
         })?;
         if !self.json {
-            write_table(&mut out, &figures, &label)?;
+            for (index, (label, figures)) in measured.iter().enumerate() {
+                if index > 0 {
+                    writeln!(out)?;
+                }
+                write_table(out, figures, label)?;
+            }
         }
         Ok(())
     }
@@ -152,39 +164,49 @@ impl Bench {
         })
     }
 
-    /// Measures everything that is asked for and tells each figure when it is there.
+    /// Measures everything that is asked for, of all models by turns, and tells each figure when it is
+    /// there. The first model's machine and context are those of all.
     pub fn measure(
         &self,
-        model: &Model,
+        models: &[&Model],
         tell: &mut dyn FnMut(&Figure, &Label) -> Result<(), RuntimeError>,
-    ) -> Result<(Label, Vec<Figure>), RuntimeError> {
-        let mut label = self.label(model)?;
-        let probes = model.compiled().probes();
+    ) -> Result<Vec<(Label, Vec<Figure>)>, RuntimeError> {
+        let Some(first) = models.first() else { return Ok(Vec::new()) };
+        let labelled = models.iter().map(|model| Ok((self.label(model)?, Vec::new())));
+        let mut measured: Vec<(Label, Vec<Figure>)> =
+            labelled.collect::<Result<_, RuntimeError>>()?;
+        let level = processor::choose_level(first.compiled(), self.isa)?.level;
+        let probes = first.compiled().probes();
         let mut prober = Prober::new(&probes, self.threads())?;
-        let mut figures = Vec::new();
-        for (setup, metrics) in self.setups(model) {
-            let (runs, peaks, rss_mb) = self.repeat(model, &mut prober, setup)?;
-            label.peaks = label.peaks.better(peaks);
-            for metric in metrics {
-                let (spent, tokens) = match metric {
-                    "prefill" | "prefill_total" => {
-                        (runs.prefill(), setup.length.saturating_mul(setup.batch))
-                    }
-                    _ => (runs.decode(), setup.batch),
-                };
-                let too_few = "--gen: too few steps to find a median";
-                let spent = spent.ok_or_else(|| RuntimeError::Options(too_few.into()))?;
-                let figure = Figure::rate(metric, &setup, tokens, spent, rss_mb);
-                tell(&figure, &label)?;
-                figures.push(figure);
+        for (setup, metrics) in self.setups(first) {
+            let (of_models, peaks, rss_mb) = self.repeat(models, level, &mut prober, setup)?;
+            for ((label, figures), runs) in measured.iter_mut().zip(of_models) {
+                label.peaks = label.peaks.better(peaks);
+                for metric in &metrics {
+                    let (spent, speedup, tokens) = match *metric {
+                        "prefill" | "prefill_total" => {
+                            let tokens = setup.length.saturating_mul(setup.batch);
+                            (runs.prefill(), runs.prefill_speedup, tokens)
+                        }
+                        _ => (runs.decode(), runs.decode_speedup, setup.batch),
+                    };
+                    let too_few = "--gen: too few steps to find a median";
+                    let spent = spent.ok_or_else(|| RuntimeError::Options(too_few.into()))?;
+                    let rate = Figure::rate(metric, &setup, tokens, spent, rss_mb);
+                    let figure = Figure { speedup, ..rate };
+                    tell(&figure, label)?;
+                    figures.push(figure);
+                }
             }
         }
         if self.ttft {
-            let figure = self.first_token(model)?;
-            tell(&figure, &label)?;
-            figures.push(figure);
+            for (model, (label, figures)) in models.iter().zip(&mut measured) {
+                let figure = self.first_token(model)?;
+                tell(&figure, label)?;
+                figures.push(figure);
+            }
         }
-        Ok((label, figures))
+        Ok(measured)
     }
 
     /// What is run, and the figures that each gives.
@@ -244,36 +266,46 @@ impl Bench {
         Ok(Engine::new(Counted::new(model.forward(&options)?, counter), None, Vec::new()))
     }
 
-    /// Runs a setup several times, between two looks at the machine.
+    /// Runs a setup several times on each model, between two looks at the machine. What was resident is
+    /// told of one model alone.
     fn repeat(
         &self,
-        model: &Model,
+        models: &[&Model],
+        level: IsaLevel,
         prober: &mut Prober<'_>,
         setup: Setup,
-    ) -> Result<(Runs, Peaks, Option<u64>), RuntimeError> {
+    ) -> Result<(Vec<Runs>, Peaks, Option<u64>), RuntimeError> {
         if setup.batch > MAX_SLOTS {
             let batch = setup.batch;
             return Err(RuntimeError::Options(format!(
                 "--batch {batch}: at most {MAX_SLOTS} sequences"
             )));
         }
-        setup.check(model.compiled().header())?;
-        let mut engine = self.engine(model, setup.batch)?;
-        let level = engine.model_mut().forward_mut().level();
+        let mut engines = Vec::with_capacity(models.len());
+        for model in models {
+            setup.check(model.compiled().header())?;
+            engines.push(self.engine(model, setup.batch)?);
+        }
         let peaks = prober.peaks(level)?;
         let rows = setup.length as usize * setup.batch as usize;
         let reps = if rows <= LONG || setup.assumed { self.reps } else { 1 };
-        // First touch of weights and buffers is nobody's figure.
-        let warm = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..setup };
-        measure::run(&mut engine, &warm, 0)?;
-        reset_peak();
-        let mut runs = Vec::new();
-        for _ in 0..reps {
-            runs.push(measure::run(&mut engine, &setup, 0)?);
+        for engine in &mut engines {
+            measure::warm_up(engine, &setup)?;
         }
-        let rss_mb = peak_megabytes();
+        reset_peak();
+        let mut of_models: Vec<Vec<_>> = models.iter().map(|_| Vec::new()).collect();
+        for _ in 0..reps {
+            let by_turns = measure::run(&mut engines, &setup)?;
+            of_models.iter_mut().zip(by_turns).for_each(|(runs, run)| runs.push(run));
+        }
+        let rss_mb = peak_megabytes().filter(|_| models.len() == 1);
         let peaks = peaks.better(prober.peaks(level)?);
-        Ok((Runs::new(runs, &peaks), peaks, rss_mb))
+        let first = of_models.first().map(Vec::as_slice);
+        let judged = of_models.iter().enumerate().map(|(index, runs)| {
+            let beside = first.filter(|_| index > 0);
+            Runs::new(runs, beside, &peaks)
+        });
+        Ok((judged.collect(), peaks, rss_mb))
     }
 
     /// From `exec` to the first byte of an answer, in processes of their own.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::measure::{Counted, Measured, Setup, run};
+use super::measure::{Counted, Measured, Setup, warm_up};
 use super::sequences::Sequences;
 use super::{Bench, Label};
 use crate::facts::SegmentFacts;
@@ -78,8 +78,7 @@ impl Bench {
     ) -> Result<Profile, RuntimeError> {
         setup.check(model.compiled().header())?;
         let mut engine = self.engine(model, setup.batch)?;
-        let warm = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..setup };
-        run(&mut engine, &warm, 0)?;
+        warm_up(&mut engine, &setup)?;
         let watch = |engine: &mut Engine<Counted>| {
             let counted = engine.model_mut();
             counted.forward_mut().team_mut().watch();

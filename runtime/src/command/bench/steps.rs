@@ -179,10 +179,8 @@ impl Bench {
         let probes = model.compiled().probes();
         let mut prober = Prober::new(&probes, self.threads())?;
         let before = prober.peaks(level)?;
-        // First touch of weights and buffers is no step's.
-        let warm =
-            Setup { length: header.context.min(16) / 2, batch: slots, tokens: 4, assumed: false };
-        measure::run(&mut engine, &warm, 0)?;
+        let length = header.context.min(16) / 2;
+        measure::warm_up(&mut engine, &Setup { length, batch: slots, tokens: 4, assumed: false })?;
         let mut steps: Vec<TimedStep> = Vec::new();
         for repetition in 0..self.reps {
             let mut number = 0;
