@@ -136,6 +136,10 @@ fn caches_take_turns() {
         "full",
         "--kv",
         "stream,rows=48",
+        "--kv-dtype",
+        "f32",
+        "--kv-dtype",
+        "int8",
         "--decode",
         "100",
         "--batch",
@@ -152,26 +156,33 @@ fn caches_take_turns() {
         "--json",
     ]);
     let figures = lines(&output);
-    let names: Vec<_> = figures.iter().map(|figure| (&figure["metric"], &figure["kv"])).collect();
-    let names: Vec<_> =
-        names.iter().filter_map(|(a, b)| Some((a.as_str()?, b.as_str()?))).collect();
-    let expected = [
-        ("decode", "full"),
-        ("decode", "stream,rows=48"),
-        ("decode_total", "full"),
-        ("decode_total", "stream,rows=48"),
-    ];
-    assert_eq!(names, expected);
-    for pair in figures.chunks(2) {
-        assert!(pair[0]["times_first"].is_null(), "{}", pair[0]);
-        let of = |key: &str| pair[1][key].as_f64().expect("a number");
-        let [low, median, high] = ["times_first_low", "times_first", "times_first_high"].map(of);
-        assert!(0.0 < low && low <= median && median <= high, "{}", pair[1]);
-        // Half of the rows, in the same weights.
-        assert!(pair[1]["bytes"].as_u64() < pair[0]["bytes"].as_u64());
-        // Both programs are resident.
-        assert!(pair.iter().all(|figure| figure["rss_mb"].is_null()));
+    let text = |figure: &Value, key: &str| figure[key].as_str().unwrap_or_default().to_owned();
+    for (metric, figures) in ["decode", "decode_total"].into_iter().zip(figures.chunks(4)) {
+        let names: Vec<_> = figures
+            .iter()
+            .map(|one| ["metric", "kv", "kv_dtype"].map(|key| text(one, key)))
+            .collect();
+        let expected = [
+            ("full", "f32"),
+            ("full", "int8"),
+            ("stream,rows=48", "f32"),
+            ("stream,rows=48", "int8"),
+        ];
+        assert_eq!(names, expected.map(|(kv, dtype)| [metric, kv, dtype].map(str::to_owned)));
+        // Half of the rows, or rows of a quarter, beside the same weights.
+        let bytes: Vec<_> = figures.iter().filter_map(|one| one["bytes"].as_u64()).collect();
+        assert!(bytes[0] > bytes[1] && bytes[0] > bytes[2] && bytes[2] > bytes[3], "{bytes:?}");
+        assert!(figures[0]["times_first"].is_null(), "{}", figures[0]);
+        for figure in &figures[1..] {
+            let of = |key: &str| figure[key].as_f64().expect("a number");
+            let [low, median, high] =
+                ["times_first_low", "times_first", "times_first_high"].map(of);
+            assert!(0.0 < low && low <= median && median <= high, "{figure}");
+        }
+        // All programs are resident.
+        assert!(figures.iter().all(|figure| figure["rss_mb"].is_null()));
     }
+    assert_eq!(figures.len(), 8);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Label {
     pub isa: IsaLevel,
     /// Cache policy.
     pub kv: String,
+    /// Number format of its rows.
+    pub kv_dtype: String,
     /// What the machine did at best.
     pub peaks: Peaks,
 }
@@ -109,6 +111,7 @@ impl Figure {
             "median": round(self.median),
             "isa": label.isa.name(),
             "kv": label.kv,
+            "kv_dtype": label.kv_dtype,
         });
         if let Some(Measured { seconds, work, share_read, share_peak, peaks }) = self.measured {
             let Work { bytes, integer_operations, float_operations } = work;
@@ -137,9 +140,9 @@ pub fn write_table(
     figures: &[Figure],
     label: &Label,
 ) -> Result<(), RuntimeError> {
-    let Label { model, dtype, threads, isa, kv, .. } = label;
+    let Label { model, dtype, threads, isa, kv, kv_dtype, .. } = label;
     let isa = isa.name();
-    writeln!(out, "{model}, {dtype}, cache {kv}, {isa}, threads {threads}")?;
+    writeln!(out, "{model}, {dtype}, cache {kv} in {kv_dtype}, {isa}, threads {threads}")?;
     let is_beside = figures.iter().any(|figure| figure.speedup.is_some());
     writeln!(
         out,

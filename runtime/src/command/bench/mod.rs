@@ -160,6 +160,7 @@ impl Bench {
             threads: self.threads(),
             isa,
             kv: facts.build.kv.clone(),
+            kv_dtype: facts.build.kv_dtype.clone(),
             peaks: Peaks::default(),
         })
     }
