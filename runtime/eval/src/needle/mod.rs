@@ -51,6 +51,8 @@ pub(crate) struct Needles {
     max_tokens: Option<usize>,
     thought: Option<usize>,
     comparison: Match,
+    /// How several values of one key are compared.
+    of_lists: Match,
     wording: Wording,
     sentences: Vec<String>,
     things: Things,
@@ -68,11 +70,11 @@ impl Needles {
             question: template(options, "question", &["{k}"])?,
             noun: options.text("noun").map(str::to_owned),
         };
-        let comparison = options.choice(
-            "match",
-            if style == Style::Ruler { Match::Contains } else { Match::Line },
-            &[("line", Match::Line), ("contains", Match::Contains)],
-        )?;
+        let matches = [("line", Match::Line), ("contains", Match::Contains)];
+        let one = if style == Style::Ruler { Match::Contains } else { Match::Line };
+        let comparison = options.choice("match", one, &matches)?;
+        // The recall model lists values in sentences, in any order.
+        let of_lists = options.choice("match", Match::Contains, &matches)?;
         let kind = |name, default| options.choice(name, default, Kind::NAMES);
         // RULER's keys are two words with a hyphen and its numbers have seven digits, too many to occur
         // in another one by chance.
@@ -110,6 +112,7 @@ impl Needles {
             max_tokens: optional("max_tokens")?,
             thought: optional("thought")?,
             comparison,
+            of_lists,
             wording: Wording::new(style, own, value.noun()),
             sentences,
             things: Things::new(text::words(&content), key, value, digits),
@@ -168,7 +171,10 @@ impl Needles {
             questions: self.questions,
             needles,
             hops: self.hops,
-            comparison: self.comparison,
+            comparison: match family {
+                Family::MultiValue => self.of_lists,
+                _ => self.comparison,
+            },
         });
         (random, planned)
     }
