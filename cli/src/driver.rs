@@ -534,6 +534,19 @@ pub fn is_compiled(path: &Path) -> bool {
     read.is_ok() && &magic == b"\x7fELF"
 }
 
+/// The same of a model that is measured. What was given and only compiling heeds is refused if it is.
+pub fn measures_compiled(path: &Path, given: &[&str]) -> Result<bool, Failure> {
+    let is_compiled = is_compiled(path);
+    if is_compiled && !given.is_empty() {
+        return Err(Failure::usage(format!(
+            "{} is compiled already; {} needs the model that it was compiled from",
+            path.display(),
+            given.join(", "),
+        )));
+    }
+    Ok(is_compiled)
+}
+
 fn check_pass(name: &str) -> Result<(), Failure> {
     if name == IMPORTED || PASSES.iter().any(|pass| pass.name == name) {
         return Ok(());

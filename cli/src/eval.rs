@@ -4,7 +4,7 @@ use clap::Args;
 use weir_runtime::command::Candidates;
 use weir_runtime::{Model, command, machine};
 
-use crate::driver::{is_compiled, load_each};
+use crate::driver::{load_each, measures_compiled};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -33,15 +33,7 @@ impl Eval {
 
     fn candidates(&self) -> Result<Candidates, Failure> {
         let path = &self.model.model;
-        if is_compiled(path) {
-            let given = [self.model.given(), self.report.given()].concat();
-            if !given.is_empty() {
-                return Err(Failure::usage(format!(
-                    "{} is compiled already; {} needs the model that it was compiled from",
-                    path.display(),
-                    given.join(", "),
-                )));
-            }
+        if measures_compiled(path, &[self.model.given(), self.report.given()].concat())? {
             return Ok(Candidates::alone(Model::open(path)?));
         }
         let slots = self.eval.runtime.slots.unwrap_or(DEFAULT_SLOTS);

@@ -7,11 +7,13 @@ use serde_json::Value;
 
 const MODEL: &str = "models/tales/onnx-genai-int4";
 
-fn weir(arguments: &[&str]) -> Output {
+/// Runs `weir` with arguments that have spaces between them, and behind them paths, which may have some.
+fn weir(arguments: &str, paths: &[&str]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .current_dir(root)
-        .args(arguments)
+        .args(arguments.split_whitespace())
+        .args(paths)
         .output()
         .expect("weir starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -28,33 +30,11 @@ fn figures_have_their_shares() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let plot = folder.path().join("roofline.svg");
     let plot = plot.to_str().expect("a UTF-8 path");
-    let output = weir(&[
-        "bench",
-        MODEL,
-        "--context",
-        "256",
-        "--kv",
-        "full",
-        "--prefill",
-        "48",
-        "--decode",
-        "16",
-        "--batch",
-        "1,3",
-        "--batch-context",
-        "16",
-        "--gen",
-        "6",
-        "--reps",
-        "2",
-        "--threads",
-        "1",
-        "--name",
-        "t",
-        "--json",
-        "--plot",
-        plot,
-    ]);
+    let line = format!(
+        "bench {MODEL} --context 256 --kv full --prefill 48 --decode 16 --batch 1,3 \
+         --batch-context 16 --gen 6 --reps 2 --threads 1 --name t --json --plot"
+    );
+    let output = weir(&line, &[plot]);
     let figures = lines(&output);
     let names: Vec<_> = figures
         .iter()
@@ -94,22 +74,10 @@ fn figures_have_their_shares() {
 
 #[test]
 fn a_profile_has_every_kernel() {
-    let output = weir(&[
-        "bench",
-        MODEL,
-        "--context",
-        "128",
-        "--prefill",
-        "20",
-        "--decode",
-        "8",
-        "--gen",
-        "6",
-        "--profile",
-        "--json",
-        "--threads",
-        "2",
-    ]);
+    let line = format!(
+        "bench {MODEL} --context 128 --prefill 20 --decode 8 --gen 6 --profile --json --threads 2"
+    );
+    let output = weir(&line, &[]);
     let kernels = lines(&output);
     for metric in ["profile_prefill", "profile_decode"] {
         let of = || kernels.iter().filter(|kernel| kernel["metric"] == metric);
@@ -127,34 +95,12 @@ fn a_profile_has_every_kernel() {
 
 #[test]
 fn caches_take_turns() {
-    let output = weir(&[
-        "bench",
-        MODEL,
-        "--context",
-        "256",
-        "--kv",
-        "full",
-        "--kv",
-        "stream,rows=48",
-        "--kv-dtype",
-        "f32",
-        "--kv-dtype",
-        "int8",
-        "--decode",
-        "100",
-        "--batch",
-        "2",
-        "--batch-context",
-        "100",
-        "--assume-prompts",
-        "--gen",
-        "8",
-        "--reps",
-        "1",
-        "--threads",
-        "1",
-        "--json",
-    ]);
+    let line = format!(
+        "bench {MODEL} --context 256 --kv full --kv stream,rows=48 --kv-dtype f32 \
+         --kv-dtype int8 --decode 100 --batch 2 --batch-context 100 --assume-prompts \
+         --gen 8 --reps 1 --threads 1 --json"
+    );
+    let output = weir(&line, &[]);
     let figures = lines(&output);
     let text = |figure: &Value, key: &str| figure[key].as_str().unwrap_or_default().to_owned();
     for (metric, figures) in ["decode", "decode_total"].into_iter().zip(figures.chunks(4)) {
@@ -187,7 +133,7 @@ fn caches_take_turns() {
 
 #[test]
 fn a_machine_needs_no_model() {
-    let output = weir(&["bench", "--machine", "--json", "--threads", "1"]);
+    let output = weir("bench --machine --json --threads 1", &[]);
     let figures = lines(&output);
     let metrics: Vec<_> = figures.iter().filter_map(|figure| figure["metric"].as_str()).collect();
     for metric in ["read", "f32-fma-256", "int8-maddubs-256"] {
@@ -202,26 +148,11 @@ fn step_times_of_a_model_predict_what_a_server_does() {
     let path = folder.path().join("steps.json");
     let path = path.to_str().expect("a UTF-8 path");
     // A cache of 24 rows in each layer, so that prompts of 48 are long ones.
-    weir(&[
-        "bench",
-        MODEL,
-        "--context",
-        "128",
-        "--kv",
-        "stream,rows=24",
-        "--step-times",
-        path,
-        "--batch",
-        "1,3",
-        "--batch-context",
-        "6,20,48",
-        "--gen",
-        "4",
-        "--reps",
-        "2",
-        "--threads",
-        "1",
-    ]);
+    let line = format!(
+        "bench {MODEL} --context 128 --kv stream,rows=24 --batch 1,3 --batch-context 6,20,48 \
+         --gen 4 --reps 2 --threads 1 --step-times"
+    );
+    weir(&line, &[path]);
     let text = std::fs::read_to_string(path).expect("step times");
     let times: Value = serde_json::from_str(&text).expect("a JSON object");
     let steps = times["steps"].as_array().expect("steps");
@@ -237,23 +168,9 @@ fn step_times_of_a_model_predict_what_a_server_does() {
     assert_eq!(sum(2, "tile_attended"), 6.0 * 48.0 * 49.0 / 2.0);
     assert_eq!(sum(5, "tile_rows"), 3.0 * 6.0 * 48.0);
     assert!(steps.iter().all(|step| step["seconds"].as_array().is_some_and(|all| all.len() == 2)));
-    let output = weir(&[
-        "simulate",
-        path,
-        "--slots",
-        "2",
-        "--rate",
-        "5",
-        "--requests",
-        "40",
-        "--prompt-tokens",
-        "4-60",
-        "--answer-tokens",
-        "9",
-        "--queue",
-        "40",
-        "--json",
-    ]);
+    let line = "simulate --slots 2 --rate 5 --requests 40 --prompt-tokens 4-60 --answer-tokens 9 \
+                --queue 40 --json";
+    let output = weir(line, &[path]);
     let prediction = &lines(&output)[0];
     assert_eq!(
         (&prediction["completed"], &prediction["total_output_tokens"]),

@@ -81,6 +81,14 @@ impl Family {
         }
     }
 
+    /// How answers are compared. The recall model lists values in sentences, in any order.
+    pub(super) fn comparison(self, style: Style) -> Match {
+        match (style, self) {
+            (Style::Ruler, _) | (Style::Recall, Family::MultiValue) => Match::Contains,
+            (Style::Recall, _) => Match::Line,
+        }
+    }
+
     pub(super) fn plan(self, cx: &mut Plan<'_, '_>) -> Planned {
         let choice = cx.wording.choose(cx.random);
         match self {

@@ -50,9 +50,8 @@ pub(crate) struct Needles {
     seed: u64,
     max_tokens: Option<usize>,
     thought: Option<usize>,
-    comparison: Match,
-    /// How several values of one key are compared.
-    of_lists: Match,
+    /// Instead of what is the family's.
+    comparison: Option<Match>,
     wording: Wording,
     sentences: Vec<String>,
     things: Things,
@@ -70,11 +69,11 @@ impl Needles {
             question: template(options, "question", &["{k}"])?,
             noun: options.text("noun").map(str::to_owned),
         };
-        let matches = [("line", Match::Line), ("contains", Match::Contains)];
-        let one = if style == Style::Ruler { Match::Contains } else { Match::Line };
-        let comparison = options.choice("match", one, &matches)?;
-        // The recall model lists values in sentences, in any order.
-        let of_lists = options.choice("match", Match::Contains, &matches)?;
+        let comparison = options.choice(
+            "match",
+            None,
+            &[("line", Some(Match::Line)), ("contains", Some(Match::Contains))],
+        )?;
         let kind = |name, default| options.choice(name, default, Kind::NAMES);
         // RULER's keys are two words with a hyphen and its numbers have seven digits, too many to occur
         // in another one by chance.
@@ -112,7 +111,6 @@ impl Needles {
             max_tokens: optional("max_tokens")?,
             thought: optional("thought")?,
             comparison,
-            of_lists,
             wording: Wording::new(style, own, value.noun()),
             sentences,
             things: Things::new(text::words(&content), key, value, digits),
@@ -171,10 +169,7 @@ impl Needles {
             questions: self.questions,
             needles,
             hops: self.hops,
-            comparison: match family {
-                Family::MultiValue => self.of_lists,
-                _ => self.comparison,
-            },
+            comparison: self.comparison.unwrap_or(family.comparison(self.wording.style)),
         });
         (random, planned)
     }

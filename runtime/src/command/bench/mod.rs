@@ -21,7 +21,8 @@ use std::time::Instant;
 use clap::Args;
 use weir_abi::IsaLevel;
 
-pub use figure::{Figure, Label, write_table};
+use figure::write_table;
+pub use figure::{Figure, Label};
 pub use machine::{MachineFigure, measure_machine, write as write_machine};
 pub use measure::{Runs, Speedup, prompt_ids};
 pub use profile::{KernelTime, Profile, write_profiles};
@@ -118,12 +119,17 @@ impl Bench {
                 return Ok(());
             }
         }
-        self.report(&[model], &mut out)
+        self.report(&[model], &mut out)?;
+        Ok(())
     }
 
-    /// Measures models and writes their figures. Several take turns, and each figure of the others
-    /// says how many times as fast as the first they are.
-    pub fn report(&self, models: &[&Model], out: &mut dyn Write) -> Result<(), RuntimeError> {
+    /// Measures models, and writes their figures before it gives them back. Several take turns, and
+    /// each figure of the others says how many times as fast as the first they are.
+    pub fn report(
+        &self,
+        models: &[&Model],
+        out: &mut dyn Write,
+    ) -> Result<Vec<(Label, Vec<Figure>)>, RuntimeError> {
         let measured = self.measure(models, &mut |figure, label| {
             if self.json { Ok(writeln!(out, "{}", figure.json(label))?) } else { Ok(()) }
         })?;
@@ -135,7 +141,7 @@ impl Bench {
                 write_table(out, figures, label)?;
             }
         }
-        Ok(())
+        Ok(measured)
     }
 
     fn wants_figures(&self) -> bool {
@@ -167,7 +173,7 @@ impl Bench {
 
     /// Measures everything that is asked for, of all models by turns, and tells each figure when it is
     /// there. The first model's machine and context are those of all.
-    pub fn measure(
+    fn measure(
         &self,
         models: &[&Model],
         tell: &mut dyn FnMut(&Figure, &Label) -> Result<(), RuntimeError>,
