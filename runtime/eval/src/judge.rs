@@ -94,14 +94,9 @@ impl Judge {
                 yes(truths.iter().any(|truth| spaced(truth) == spaced(line)))
             }
             Judge::ContainsAll(truths) => {
-                let answer = answer.to_lowercase();
-                let found = truths.iter().filter(|truth| answer.contains(&truth.to_lowercase()));
-                found.count() as f64 / truths.len().max(1) as f64
+                occurring(truths, answer) as f64 / truths.len().max(1) as f64
             }
-            Judge::ContainsAny(truths) => {
-                let answer = answer.to_lowercase();
-                yes(truths.iter().any(|truth| answer.contains(&truth.to_lowercase())))
-            }
+            Judge::ContainsAny(truths) => yes(occurring(truths, answer) > 0),
             Judge::WordF1(truths) => {
                 let words = normal_words(answer);
                 best(truths, |truth| overlap_f1(&words, &normal_words(truth)))
@@ -167,6 +162,31 @@ impl Judge {
             Judge::Option { letter, text } => yes(names_option(answer, *letter, text)),
         })
     }
+
+    /// Whether the answer has the same score whatever follows it, so that no more of it is needed.
+    /// Where a rule's end is not so easily known it is said to be open.
+    pub fn is_settled(&self, answer: &str) -> bool {
+        match self {
+            Judge::FirstLine(_) => answer.trim_start_matches('\n').contains('\n'),
+            Judge::Line(_) => answer.trim_start().contains('\n'),
+            Judge::ContainsAll(truths) => occurring(truths, answer) == truths.len(),
+            Judge::ContainsAny(truths) => occurring(truths, answer) > 0,
+            _ => false,
+        }
+    }
+}
+
+/// How many of these occur in a text, in any case.
+fn occurring(truths: &[String], text: &str) -> usize {
+    let text = lower(text);
+    truths.iter().filter(|truth| text.contains(&lower(truth))).count()
+}
+
+/// In lower case, letter by letter and with one form of sigma: `to_lowercase` gives it another at the
+/// end of a word, and what was found there would be lost when text follows.
+fn lower(text: &str) -> String {
+    let letters = text.chars().flat_map(char::to_lowercase);
+    letters.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
 fn yes(right: bool) -> f64 {

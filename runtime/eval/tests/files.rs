@@ -5,7 +5,8 @@
 //! * `spec:` the task, with a file beside the test.
 //! * `context:` tokens of the context; a token is a word.
 //! * `show:` how many cases are printed, all by default.
-//! * `answer:` index of a question in the file's order, and an answer to it, `\n` for line breaks.
+//! * `answer:` index of a question in the file's order, and an answer to it, `\n` for line breaks; the
+//!   score of a settled one must stay whatever follows.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,12 @@ fn run(head: &str) -> Result<String, Failed> {
     let questions: Vec<_> = cases.iter().flat_map(|case| &case.questions).collect();
     for (index, answer) in answers {
         let question = questions.get(index).ok_or("no such question")?;
-        writeln!(out, "{:.3} {answer:?}", question.judge.score(&answer)?)?;
+        let score = question.judge.score(&answer)?;
+        let settled = question.judge.is_settled(&answer);
+        writeln!(out, "{score:.3} {answer:?}{}", if settled { ", settled" } else { "" })?;
+        for more in ["7", "x", "Σ", " 7", "\n7", ".\nx"].into_iter().filter(|_| settled) {
+            assert_eq!(score, question.judge.score(&format!("{answer}{more}"))?, "with {more:?}");
+        }
     }
     Ok(out)
 }

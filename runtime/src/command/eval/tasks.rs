@@ -85,7 +85,9 @@ fn ask(
         .collect();
     let answered = comparison.answer(&asked, &mut |question, arm, token| {
         let (stream, text) = &mut texts[question][arm];
-        eos.contains(&token) || stream.push(token, text)
+        eos.contains(&token)
+            || stream.push(token, text)
+            || case.questions[question].judge.is_settled(text)
     })?;
     let mut scores = Vec::with_capacity(case.questions.len());
     for ((question, texts), answered) in case.questions.iter().zip(&mut texts).zip(&answered) {
