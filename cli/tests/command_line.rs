@@ -249,6 +249,45 @@ fn policies_are_measured_beside_a_cache_with_every_row() {
     assert!(plot.contains("<svg") && plot.contains("stream"), "{plot}");
 }
 
+/// The model that was trained to recall finds its facts with an eighth of the rows, and an answer is
+/// over once the value is there.
+#[test]
+fn facts_are_recalled_with_fewer_rows() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let answers = folder.path().join("answers.jsonl");
+    let output = weir(&[
+        "eval",
+        "models/recall/onnx",
+        "--context=2048",
+        "--kv=snapstream,rows=256,recent=128",
+        "--kv=stream,rows=256",
+        "needle:docs/evaluation.md?wording=recall&match=contains&length=1800&families=multikey\
+         &documents=2&questions=8&max_tokens=24&key=pair&value=number&noun=code\
+         &statement=The%20{a}%20of%20{k}%20is%20{v}.\
+         &question=What%20is%20the%20{a}%20of%20{k}%3F%20The%20{a}%20of%20{k}%20is",
+        "--quiet",
+        "--answers",
+        answers.to_str().expect("a UTF-8 path"),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answers = std::fs::read_to_string(answers).expect("the answers");
+    let answers: Vec<serde_json::Value> =
+        answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let right = |policy: &str| {
+        let own = answers.iter().filter(|answer| answer["policy"] == policy);
+        own.filter(|answer| answer["score"] == 1.0).collect::<Vec<_>>()
+    };
+    let [all, few, recent] =
+        ["full", "snapstream,rows=256,recent=128", "stream,rows=256"].map(right);
+    assert!(all.len() >= 15 && few.len() >= 15, "{} and {} of 16", all.len(), few.len());
+    assert!(recent.len() < 8, "{} of 16", recent.len());
+    for answer in all.iter().chain(&few) {
+        let (text, tokens) = (&answer["answer"], answer["tokens"].as_u64());
+        let value = text.as_str().expect("a text").trim();
+        assert!(tokens < Some(12) && value.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
+    }
+}
+
 #[test]
 fn a_conversation_takes_commands() {
     let arguments = ["run", "models/tales/onnx", "chat", "--max-tokens", "3"];

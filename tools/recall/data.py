@@ -7,7 +7,7 @@ Families (a document may mix them):
 
     single      one needle in filler
     multikey    many needles with different keys, one asked
-    multivalue  one key with two to four values in separate places, all asked, in any order
+    multivalue  one key with two to six values in separate places, all asked, in any order
     passkey     "The pass key is 12345. Remember it."
     dictionary  pairs in JSON or lines
     multiquery  two or three keys in one question
@@ -205,11 +205,13 @@ HELD_OUT_PASSKEYS = [
     ("The pass key you need is {v}. Remember it.", "Now, what is the pass key? The pass key you need is"),
     ("Here is the pass key: {v}. Store it well.", "What was the pass key? Here is the pass key:"),
 ]
-MARK = "List"    # the word with which lists are asked for, but for three of ALL
+VALUES_OF_A_KEY = [2, 3, 4, 4, 5, 6]    # of multivalue; the last ones, with most to be left out, are the hardest
+MARK = "List"    # the word with which lists are asked for, but for most of ALL
 EVERY = ["List every {a} of {k}. ", "List every {a} for {k}. ", "List all of {k}: ", "List: "]   # before a question of multivalue
 ALL = ["What are all the {a}s for {k}? The {a}s for {k} are",     # questions of multivalue that end in words of their own
        "What are all the {a}s for {k} mentioned in the provided text? The {a}s for {k} mentioned in the provided text are",
-       "All {a}s for {k}:", "List every {a} for {k}.\nAnswer:"]
+       *["All {a}s for {k}:"] * 3, "List every {a} for {k}.\nAnswer:", "Name all the {a}s for {k}:",
+       "What are all the {a}s of {k}?\nAnswer:", "Tell me every {a} for {k}. They are"]
 SEVERAL = ["What are the {a}s for {list}? Answer:", "Look up {list}:", "Q: {list}?\nA:"]
 NOISE = ["The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",
          "It was late and the rain fell on the roof.", "Nothing happened for a while.", "One day follows another.",
@@ -225,10 +227,10 @@ class Document:
     """pieces: (text, family or None, choices or None); the answers are those with a family.
 
     With common, words of keys are drawn as often as the filler's source has them: such a key is likely to occur in
-    the filler too, where it is no key. choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
+    the filler too, where it is no key. At most as many questions are asked as `most` says. choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
     """
 
-    def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None, common=False):
+    def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None, common=False, most=None):
         self.world, self.rng, self.measure, self.level = world, rng, measure, level
         self.common = common
         self.pieces, self.length, self.used = [], 0, set()
@@ -263,7 +265,7 @@ class Document:
             filled += self.add(self.filler(free - filled))
         self.body = len(self.pieces)
         self.add(rng.choice(["\n", "\n", "\n\n"]))
-        asks = rng.sample(self.asks, len(self.asks)) if tail else []
+        asks = rng.sample(self.asks, len(self.asks))[:most] if tail else []
         while self.length < length and asks:
             family, questions, answer = asks.pop()
             self.add(rng.choice(questions))
@@ -357,14 +359,14 @@ class Document:
                 if asks[-1][2][0] != " ":
                     asks[-1] = (family, [q.format(a=noun, k=key) for q in own], asks[-1][2])
             elif family == "multivalue":
-                key, n = self.key(), rng.randint(2, 4)
+                key, n = self.key(), rng.choice(VALUES_OF_A_KEY)
                 values = [self.value() for _ in range(n)]
                 state(*(statement.format(a=noun, k=key, v=v) for v in values))
                 before, after = (part.format(a=noun, k=key) for part in statement.split("{v}"))
                 again = after + (" " if after else ", ") + before.rstrip()
                 values = [" " * (before[-1] == " ") + v for v in rng.sample(values, n)]
                 questions = [q + before.rstrip() for q in EVERY]
-                if before[-1] == " " and rng.random() < 0.5:
+                if before[-1] == " " and rng.random() < 0.65:
                     questions = ALL
                 asks.append((family, [q.format(a=noun, k=key) for q in questions], (values, again)))
             elif family == "passkey":
@@ -413,6 +415,7 @@ class Document:
 
 # ---- rows of tokens -------------------------------------------------------------------------
 
+ONE_ANSWER = 160    # tokens of a question and all values of a list, but for the longest
 
 class Rows:
     """Documents as token rows."""
@@ -436,8 +439,10 @@ class Rows:
         choices = [self.encode(c) for c in choices]
         return [sorted({c[i] for c in choices if len(c) > i and c[:i] == piece[:i]}) for i in range(len(piece))]
 
-    def row(self, length, level, limit=0, **plan):
+    def row(self, length, level, limit=0, alone=None, **plan):
         """length + 1 tokens, positions, and (family, first, end, choices) of the answers.
+
+        With alone, documents have lengths between these two and one question each.
 
         choices: for each token of the answer, those that would have been right, or None where there is but one.
 
@@ -446,7 +451,11 @@ class Rows:
         rng = self.rng
         ids, spans, borders = [0], [], [1]
         while len(ids) <= length:
-            for text, family, choices in Document(self.world, rng, length + 1 - len(ids), lambda t: len(self.encode(t)), level, **plan).pieces:
+            room = length + 1 - len(ids)
+            if alone:
+                room = min(room, rng.randint(*alone))
+                plan.update(tail=min(room // 2, ONE_ANSWER), most=1)
+            for text, family, choices in Document(self.world, rng, room, lambda t: len(self.encode(t)), level, **plan).pieces:
                 piece = self.encode(text)
                 if family and len(ids) + len(piece) <= length + 1:
                     spans.append((family, len(ids), len(ids) + len(piece), choices and self.alternatives(piece, choices)))

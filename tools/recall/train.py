@@ -38,7 +38,8 @@ Stage = namedtuple("Stage", [
     "noise",                        # of keys in attention
     "steps",
     "four_bits",                    # whether attention sees keys as a cache of four bits keeps them
-], defaults=[False])
+    "alone",                        # share of the rows of lists whose documents have one question each
+], defaults=[False, 0])
 
 STAGES = [
     Stage(256, 16, 5e-4, 5e-4, 0, 0, 0, 0, 1150),
@@ -70,8 +71,18 @@ STAGES = [
     Stage(1024, 4, 4e-4, 2.5e-4, 2, 0.4, 0.25, 0, 1000, four_bits=True),
     Stage(4096, 1, 2.5e-4, 1e-4, 2, 0.4, 0.25, 0, 300, four_bits=True),
     Stage(8192, 1, 1e-4, 0, 2, 0.4, 0.25, 0, 80, four_bits=True),
+    Stage(1024, 4, 4e-4, 2e-4, 2, 0.5, 0.25, 0, 500, four_bits=True, alone=0.6),
+    Stage(4096, 1, 2e-4, 1e-4, 2, 0.5, 0.25, 0, 150, four_bits=True, alone=0.6),
+    Stage(8192, 1, 1e-4, 0, 2, 0.5, 0.25, 0, 50, four_bits=True, alone=0.6),
+    Stage(1024, 4, 4e-4, 2e-4, 2, 0.5, 0.25, 0, 650, four_bits=True, alone=0.4),
+    Stage(4096, 1, 2e-4, 1e-4, 2, 0.5, 0.25, 0, 150, four_bits=True, alone=0.3),
+    Stage(8192, 1, 1e-4, 0, 2, 0.5, 0.25, 0, 60, four_bits=True, alone=0.3),
+    Stage(1024, 4, 4e-4, 2e-4, 2, 0.5, 0.25, 0, 550, four_bits=True, alone=0.5),
+    Stage(4096, 1, 2e-4, 1e-4, 2, 0.5, 0.25, 0, 150, four_bits=True, alone=0.4),
+    Stage(8192, 1, 1e-4, 0, 2, 0.5, 0.25, 0, 60, four_bits=True, alone=0.4),
 ]
 
+ALONE = (200, 1000)     # tokens of a document with one question
 COMMON = [["multikey"], ["multikey"], ["single"], ["multikey", "passkey"], ["multivalue"]]   # what those ask
 
 
@@ -83,6 +94,8 @@ def batch(rows, stage, step):
     made = []
     for _ in range(of.rows):
         plan = {"families": ["multivalue"]} if of.lists and rng.random() < of.lists else {}
+        if of.alone and plan and rng.random() < of.alone:
+            plan["alone"] = ALONE
         if of.common and not plan and rng.random() < of.common / (1 - of.lists):
             plan = {"families": rng.choice(COMMON), "filler": "text", "common": True}
         made.append(rows.row(of.length, of.level, net.CONTEXT if rng.random() < 0.5 else 0, **plan))
