@@ -227,7 +227,8 @@ class Document:
     """pieces: (text, family or None, choices or None); the answers are those with a family.
 
     With common, words of keys are drawn as often as the filler's source has them: such a key is likely to occur in
-    the filler too, where it is no key. At most as many questions are asked as `most` says. choices are the texts of which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
+    the filler too, where it is no key. At most as many questions are asked as `most` says. choices are the texts of
+    which any would have been right; ANOTHER is a value after the first of one answer, AGAIN what stands between them.
     """
 
     def __init__(self, world, rng, length, measure, level, families=None, share=None, tail=None, filler=None, common=False, most=None):
@@ -416,6 +417,7 @@ class Document:
 # ---- rows of tokens -------------------------------------------------------------------------
 
 ONE_ANSWER = 160    # tokens of a question and all values of a list, but for the longest
+
 
 class Rows:
     """Documents as token rows."""
