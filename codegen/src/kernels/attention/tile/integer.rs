@@ -173,14 +173,13 @@ impl Product for Codes {
 }
 
 impl Codes {
-    /// Whether a block asks for what comes next. In 256 bits a block of many rows computes for longer
-    /// than its keys or values take to come; in 512 its first rows would wait for them, and asking
-    /// again for the others costs little.
+    /// Whether a block asks for what comes next. With `vpdpbusd` in 256 bits a block of many rows
+    /// computes for longer than its keys or values take to come; elsewhere its first rows would wait
+    /// for them, and asking again for the others costs little.
     fn asks(&self, rows: usize) -> bool {
         match (self.width, self.dots) {
-            (_, Dots::Pairs) => rows <= 2,
+            (_, Dots::Pairs) | (Width::Sixteen, _) => true,
             (Width::Eight, _) => rows <= self.blocks(true).rows[0],
-            (Width::Sixteen, _) => true,
         }
     }
 
