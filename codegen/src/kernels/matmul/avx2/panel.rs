@@ -20,10 +20,8 @@ use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
 pub(super) const FROM_ROWS: usize = 6;
-/// Rows of a step; the rest of a portion is taken in smaller ones.
+/// Rows of a step; the rest of a portion is taken one by one.
 const STEP: usize = 6;
-/// Rows of all steps. Codes are loaded once a step, so a step of one row has 16 loads for its own 8.
-const STEPS: [usize; 4] = [STEP, 4, 2, 1];
 
 /// Scratch memory: wide integer sums, scales and zero points of both halves, codes of at most 64
 /// elements (with their signs where they have some), the counter of blocks, and float sums.
@@ -138,7 +136,7 @@ impl Avx2<'_> {
         code.mov(INPUT, TILE_INPUT)?;
         code.lea(STEP_SUMS, ptr(SCRATCH + SUMS))?;
         code.mov(COUNT, r9)?;
-        for rows in STEPS {
+        for rows in [STEP, 1] {
             let mut again = code.create_label();
             let mut fewer = code.create_label();
             code.set_label(&mut again)?;
