@@ -37,7 +37,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 39] = [
+    let checks: [Check; 40] = [
         ("answers", answers::answers),
         ("streams", answers::streams),
         ("probabilities", answers::probabilities),
@@ -54,6 +54,7 @@ pub fn trials() -> Vec<Trial> {
         ("overdue", limits::overdue),
         ("notices", lifetime::notices),
         ("constraints_kept", constraints::kept),
+        ("constraints_behind_thoughts", constraints::behind_thoughts),
         ("constraints_in_company", constraints::in_company),
         ("constraints_refused", constraints::refused),
         ("calls_forced", calls::forced),

@@ -14,6 +14,7 @@ use weir_tokenizer::Tokenizer;
 use super::lead::Lead;
 use super::limits::{GRAMMAR_BYTES, KEPT_GRAMMARS, READING_TIME, of_library};
 use super::{Constraint, ConstraintError, vocabulary};
+use crate::notation::ThoughtMarks;
 
 /// Stack of the thread that reads a grammar: its library descends as deep as rules name one another. Only
 /// what is used of it takes memory.
@@ -59,14 +60,14 @@ impl Drop for Seat {
 #[derive(Clone)]
 pub struct Grammar {
     shared: Arc<Shared>,
+    /// Thoughts that may come first.
+    lead: Option<Lead>,
 }
 
 struct Shared {
     /// At the beginning of an answer. In a mutex for its library's sake, whose parsers may be sent to
     /// another thread and not be shared with it.
     parser: Mutex<TokenParser>,
-    /// Thoughts that may come first.
-    lead: Option<Lead>,
     vocabulary: u32,
     eos: Vec<u32>,
 }
@@ -181,13 +182,9 @@ impl Reader {
             }
             Err(reason) => return Err(refused(reason)),
         }
-        let lead = match constraint {
-            Constraint::Calls(calls) => Lead::of(calls, self.factory.tok_env().tok_trie()),
-            _ => None,
-        };
         let (vocabulary, eos) = (self.vocabulary, self.eos.clone());
-        let shared = Shared { parser: Mutex::new(parser), lead, vocabulary, eos };
-        Ok(Grammar { shared: Arc::new(shared) })
+        let shared = Shared { parser: Mutex::new(parser), vocabulary, eos };
+        Ok(Grammar { shared: Arc::new(shared), lead: None })
     }
 
     fn parser(&self, constraint: &Constraint) -> Result<TokenParser, ConstraintError> {
@@ -223,6 +220,13 @@ impl Grammar {
         self.shared.vocabulary
     }
 
+    /// The same for answers of a model that may think first, as long as it likes and whatever it likes, or
+    /// whose prompt has opened thoughts already (`are_open`), so that it must end them.
+    #[must_use]
+    pub fn behind_thoughts(self, marks: ThoughtMarks, are_open: bool) -> Grammar {
+        Grammar { lead: Some(Lead::new(marks, are_open)), ..self }
+    }
+
     /// Whether it is another one's clone.
     #[cfg(test)]
     pub(super) fn is(&self, other: &Grammar) -> bool {
@@ -236,7 +240,7 @@ impl Grammar {
 
     /// Thoughts that may stand in front of an answer.
     pub(super) fn lead(&self) -> Option<&Lead> {
-        self.shared.lead.as_ref()
+        self.lead.as_ref()
     }
 
     /// A parser at the beginning of an answer, which shares nothing that changes with any other: what an

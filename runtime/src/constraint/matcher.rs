@@ -84,13 +84,23 @@ impl Matcher {
             return Ok(());
         }
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
-        let mask = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
-        let mut mask = mask.map_err(|_| fault(parser))?;
-        for eos in self.grammar.eos().iter().filter(|eos| !ends.contains(eos)) {
-            forbid(&mut mask, *eos);
-        }
-        if parser.is_accepting() {
-            ends.iter().for_each(|end| allow(&mut mask, *end));
+        let mut mask = match self.place {
+            Place::Before { keeps: false, .. } => parser.token_env.tok_trie().alloc_token_set(),
+            _ => {
+                let mask = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
+                let mut mask = mask.map_err(|_| fault(parser))?;
+                for eos in self.grammar.eos().iter().filter(|eos| !ends.contains(eos)) {
+                    forbid(&mut mask, *eos);
+                }
+                if parser.is_accepting() {
+                    ends.iter().for_each(|end| allow(&mut mask, *end));
+                }
+                mask
+            }
+        };
+        if let (Place::Before { written, .. }, Some(lead)) = (&self.place, self.grammar.lead()) {
+            let opening = lead.opening(written, parser.token_env.tok_trie());
+            opening.into_iter().for_each(|token| allow(&mut mask, token));
         }
         keep(&mask, logits);
         Ok(())
@@ -100,9 +110,26 @@ impl Matcher {
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
         let environment = Arc::clone(&parser.token_env);
         let trie = environment.tok_trie();
-        let Some(taken) = think(&mut self.place, self.grammar.lead(), token, trie) else {
-            return Ok(false);
+        let (next, taken) = match (&mut self.place, self.grammar.lead()) {
+            (Place::Before { written, keeps }, Some(lead)) => {
+                let opens = lead.opening(written, trie).contains(&token);
+                let keeps = *keeps && (!opens || keeps_to(parser, token)?);
+                written.extend_from_slice(text_of(token, trie));
+                let taken = if keeps { vec![token] } else { Vec::new() };
+                (lead.after(std::mem::take(written), keeps), taken)
+            }
+            (Place::Within(tail), Some(lead)) => match lead.end(tail, text_of(token, trie)) {
+                Some(rest) => (Place::Behind, trie.greedy_tokenize(&rest)),
+                None => return Ok(false),
+            },
+            _ => (Place::Behind, vec![token]),
         };
+        self.place = next;
+        if let Place::Within(_) = self.place {
+            // What it has taken of their mark was none of the answer.
+            self.parser = None;
+            return Ok(false);
+        }
         let before = parser.parser_stats().clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             for token in &taken {
@@ -123,24 +150,16 @@ impl Matcher {
     }
 }
 
-/// The tokens that the grammar takes for one of the answer: none within thoughts.
-fn think(place: &mut Place, lead: Option<&Lead>, token: u32, trie: &TokTrie) -> Option<Vec<u32>> {
-    let Some(lead) = lead else { return Some(vec![token]) };
-    // Special tokens have a byte in front of their names there, which texts do not have.
+/// Whether a grammar takes a token.
+fn keeps_to(parser: &mut TokenParser, token: u32) -> Result<bool, ConstraintFault> {
+    let valid = catch_unwind(AssertUnwindSafe(|| parser.validate_tokens_raw(&[token])));
+    Ok(valid.map_err(|_| fault(parser))? == 1)
+}
+
+/// The text of a token. Special ones have a byte in front of their names here, which texts do not have.
+fn text_of(token: u32, trie: &TokTrie) -> &[u8] {
     let text = trie.token(token);
-    let text = text.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(text);
-    let (next, taken) = match place {
-        Place::Behind => return Some(vec![token]),
-        Place::Before(written) => (lead.after(written, text), Some(vec![token])),
-        Place::Within(tail) => {
-            let taken = lead.take(tail, text, trie);
-            (taken.is_some().then_some(Place::Behind), taken)
-        }
-    };
-    if let Some(next) = next {
-        *place = next;
-    }
-    taken
+    text.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(text)
 }
 
 /// Time that this thread has had of a processor.

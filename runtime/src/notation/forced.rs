@@ -1,7 +1,8 @@
 //! The grammar of answers that call tools and say nothing else, in llguidance's dialect of Lark.
 //!
 //! It allows what [`super::Reader`] reads as calls, in the ways that models are taught to write them;
-//! where a notation has two ways, the model chooses. Marks that are tokens of their own are named by their
+//! where a notation has two ways, the model chooses. Thoughts in front of them are no matter of the grammar.
+//! Marks that are tokens of their own are named by their
 //! number, for special tokens write nothing that a grammar of texts could ask for. Arguments are grammars
 //! of their own, called `arguments_0`, `arguments_1` and so on.
 
@@ -9,21 +10,17 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::CallNotation;
 use super::calls::{
     DEEPSEEK_CALL, DEEPSEEK_CALL_END, DEEPSEEK_CALLS, DEEPSEEK_CALLS_END, DEEPSEEK_SEPARATOR,
     FENCE, HERMES_BEGIN, HERMES_END, MISTRAL_ARGUMENTS, MISTRAL_CALLS, MISTRAL_ID,
 };
-use super::{CallNotation, ThoughtMarks};
 
-/// An answer that calls tools and says nothing else, but for thoughts in front of it.
+/// An answer that calls tools and says nothing else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForcedCalls {
     /// How calls are written.
     pub notation: CallNotation,
-    /// The marks of thoughts, if the model has any.
-    pub thoughts: Option<ThoughtMarks>,
-    /// Whether the prompt has opened them.
-    pub in_thoughts: bool,
     /// What may be called.
     pub tools: Vec<CallableTool>,
     /// Whether there is one call and no more.
@@ -54,7 +51,7 @@ pub fn lark(calls: &ForcedCalls, special: impl Fn(&str) -> Option<u32>) -> Strin
         Some(id) => format!("<[{id}]>"),
         None => literal(text),
     };
-    let mut rules = format!("{}\n{TERMINALS}", start(calls, &mark));
+    let mut rules = format!("start: WHITE? calls\n{TERMINALS}");
     rules.push_str(&match calls.notation {
         CallNotation::Llama => llama(calls),
         CallNotation::Hermes => hermes(calls, &mark),
@@ -62,20 +59,6 @@ pub fn lark(calls: &ForcedCalls, special: impl Fn(&str) -> Option<u32>) -> Strin
         CallNotation::DeepSeek => deepseek(calls, &mark),
     });
     rules
-}
-
-/// Thoughts are empty here: nothing in them is held to anything, so whoever follows an answer leaves them
-/// out.
-fn start(calls: &ForcedCalls, mark: &impl Fn(&str) -> String) -> String {
-    match calls.thoughts {
-        Some(ThoughtMarks { end, .. }) if calls.in_thoughts => {
-            format!("start: {} WHITE? calls", mark(end))
-        }
-        Some(ThoughtMarks { begin, end }) => {
-            format!("start: WHITE? ({} {} WHITE?)? calls", mark(begin), mark(end))
-        }
-        None => "start: WHITE? calls".to_owned(),
-    }
 }
 
 fn llama(calls: &ForcedCalls) -> String {

@@ -94,4 +94,9 @@ impl Notation {
     pub fn opens_thoughts(&self, prompt: &str) -> bool {
         self.thoughts.is_some_and(|marks| prompt.trim_end().ends_with(marks.begin))
     }
+
+    /// Whether a prompt ends behind thoughts, as templates write it for answers without any.
+    pub fn closes_thoughts(&self, prompt: &str) -> bool {
+        self.thoughts.is_some_and(|marks| prompt.trim_end().ends_with(marks.end))
+    }
 }

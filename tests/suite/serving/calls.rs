@@ -15,8 +15,9 @@ use super::start;
 const CHAT: &str = "/v1/chat/completions";
 const MODEL: &str = "models/tales/onnx-genai-int4";
 
-/// Templates that know tools, in two notations, the second one with thoughts.
-const TEMPLATES: [(&str, &str); 2] = [
+/// Templates that know tools, in two notations, and one that opens thoughts, or closes them, if it is told
+/// to.
+const TEMPLATES: [(&str, &str); 3] = [
     (
         "hermes",
         "{{ bos_token }}{% if tools %}<tool_call>{{ tools | tojson }}</tool_call>{% endif %}\
@@ -29,11 +30,22 @@ const TEMPLATES: [(&str, &str); 2] = [
          {% for message in messages %}<|user|>{{ message['content'] }}{{ message.tool_calls }}<|end|>\
          {% endfor %}<|assistant|>",
     ),
+    (
+        "thoughts",
+        "{{ bos_token }}{% for message in messages %}<|user|>{{ message['content'] }}<|end|>\
+         {% endfor %}<|assistant|>{% if enable_thinking is defined %}<think>\n\
+         {% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}",
+    ),
 ];
+/// The places of those that know tools.
+const WITH_TOOLS: std::ops::Range<usize> = 0..2;
+/// The place of the one with thoughts.
+pub(super) const THOUGHTS: usize = 2;
 
 /// The model of all tests with another template.
-fn program(template: usize) -> Result<Arc<Binary>> {
-    static PROGRAMS: [OnceLock<Arc<Binary>>; 2] = [const { OnceLock::new() }; 2];
+pub(super) fn program(template: usize) -> Result<Arc<Binary>> {
+    static PROGRAMS: [OnceLock<Arc<Binary>>; TEMPLATES.len()] =
+        [const { OnceLock::new() }; TEMPLATES.len()];
     if let Some(program) = PROGRAMS[template].get() {
         return Ok(Arc::clone(program));
     }
@@ -120,7 +132,7 @@ fn names(calls: &Value) -> Result<Vec<String>> {
 
 /// Completions: cold and warm, one answer and several, whole and in pieces.
 pub fn forced() -> Result<()> {
-    for template in 0..TEMPLATES.len() {
+    for template in WITH_TOOLS {
         let server = Server::start(program(template)?.as_ref(), &[])?;
         for (temperature, seed) in [(0, 0), (1, 1), (1, 2)] {
             let sampled = json!({"temperature": temperature, "seed": seed, "n": 2});

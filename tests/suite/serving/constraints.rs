@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use weir_tests::server::{Server, read_response};
 
 use super::answers::joined;
-use super::{completion, start};
+use super::{calls, completion, start};
 
 const TEXT: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
 
 fn person() -> Value {
     json!({
@@ -110,7 +111,7 @@ pub fn kept() -> Result<()> {
     let messages = json!([{"role": "user", "content": "Who are you?"}]);
     let body =
         json!({"messages": messages, "response_format": schema(), "max_tokens": 600, "seed": 4});
-    let chat = server.post_ok("/v1/chat/completions", &body)?;
+    let chat = server.post_ok(CHAT, &body)?;
     let content = chat["choices"][0]["message"]["content"].as_str().context("a text")?;
     is_person(content)?;
     let cut = server.post_ok(TEXT, &with(&forms()[0].0, json!({"max_tokens": 3})))?;
@@ -130,6 +131,48 @@ pub fn kept() -> Result<()> {
             text.starts_with('{') && is_object == (choice["finish_reason"] == "stop"),
             "{answer}"
         );
+    }
+    Ok(())
+}
+
+/// A model that thinks does so first, in no form: thoughts that its prompt has opened are cut as thoughts,
+/// and where the prompt has closed them the answer is there at once. So in all interfaces.
+pub fn behind_thoughts() -> Result<()> {
+    let server = Server::start(calls::program(calls::THOUGHTS)?.as_ref(), &[])?;
+    let messages = json!([{"role": "user", "content": "Who are you?"}]);
+    let conversation = |thinks: bool, most: u32| {
+        json!({
+            "messages": messages, "response_format": schema(), "max_tokens": most, "seed": 4,
+            "chat_template_kwargs": {"enable_thinking": thinks},
+        })
+    };
+    let cut = server.post_ok(CHAT, &conversation(true, 20))?;
+    let choice = &cut["choices"][0];
+    ensure!(choice["finish_reason"] == "length", "{cut}");
+    ensure!(choice["message"]["content"].as_str().unwrap_or_default().is_empty(), "{cut}");
+    let thoughts = choice["message"]["reasoning_content"].as_str().context("thoughts")?;
+    ensure!(!thoughts.is_empty() && !thoughts.starts_with('{'), "{cut}");
+    ensure!(cut["usage"]["completion_tokens_details"]["reasoning_tokens"] == 20, "{cut}");
+    let whole = server.post_ok(CHAT, &conversation(false, 600))?;
+    let message = &whole["choices"][0]["message"];
+    is_person(message["content"].as_str().context("a text")?)?;
+    ensure!(message["reasoning_content"].is_null(), "{whole}");
+    for (thinks, kind, most) in [("enabled", "thinking", 20), ("disabled", "text", 600)] {
+        let format = json!({"type": "json_schema", "schema": person()});
+        let thinking = match thinks {
+            "enabled" => json!({"type": thinks, "budget_tokens": 1024}),
+            _ => json!({"type": thinks}),
+        };
+        let body = json!({
+            "messages": messages, "max_tokens": most, "thinking": thinking,
+            "output_config": {"format": format},
+        });
+        let answer = server.post_ok("/v1/messages", &body)?;
+        let content = answer["content"].as_array().context("content")?;
+        ensure!(content.len() == 1 && content[0]["type"] == kind, "{answer}");
+        if let Some(text) = content[0]["text"].as_str() {
+            is_person(text)?;
+        }
     }
     Ok(())
 }

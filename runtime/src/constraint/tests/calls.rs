@@ -71,17 +71,18 @@ impl Known {
         (0..).zip(logits).filter(|(_, logit)| *logit == 0.0).map(|(token, _)| token).collect()
     }
 
+    fn calls(&self, calls: &ForcedCalls) -> Grammar {
+        self.read(&Constraint::Calls(calls.clone())).unwrap()
+    }
+
     /// The answer that begins like this and goes on as one of a model that knows nothing.
-    fn babble(&self, calls: &ForcedCalls, begin: &str, seed: u64) -> String {
-        let mut matcher = Matcher::new(self.read(&Constraint::Calls(calls.clone())).unwrap());
+    fn babble(&self, grammar: Grammar, begin: &str, seed: u64) -> String {
+        let mut matcher = Matcher::new(grammar);
         let mut ids = self.tokenizer.encode(begin, false).unwrap();
         for token in &ids {
             let text = self.tokenizer.token_text(*token);
-            assert!(
-                self.allowed(&mut matcher).contains(token),
-                "{text:?} of {begin:?} in {calls:?}"
-            );
-            assert!(!matcher.take(*token).unwrap(), "{begin:?} is a whole answer of {calls:?}");
+            assert!(self.allowed(&mut matcher).contains(token), "{text:?} of {begin:?}");
+            assert!(!matcher.take(*token).unwrap(), "{begin:?} is a whole answer");
         }
         let mut state = seed.wrapping_mul(2) + 1;
         for _ in 0..3000 {
@@ -148,10 +149,10 @@ fn is_valid(call: &ToolCall) -> bool {
     }
 }
 
-/// What an answer says, thoughts joined.
-fn said(calls: &ForcedCalls, text: &str) -> (String, Vec<ToolCall>) {
-    let notation = Notation { calls: Some(calls.notation), thoughts: calls.thoughts };
-    let mut reader = Reader::new(notation, calls.in_thoughts);
+/// What an answer says, thoughts joined, which the prompt has opened or not.
+fn said(notation: CallNotation, are_open: bool, text: &str) -> (String, Vec<ToolCall>) {
+    let notation = Notation { calls: Some(notation), thoughts: Some(THINK) };
+    let mut reader = Reader::new(notation, are_open);
     let mut out = Vec::new();
     reader.push(text, &mut out);
     reader.finish(&mut out);
@@ -172,16 +173,12 @@ fn whatever_a_model_says_is_calls_that_are_valid() {
     for notation in NOTATIONS {
         for is_special in [false, true] {
             for is_one in [false, true] {
-                let calls = ForcedCalls {
-                    notation,
-                    thoughts: None,
-                    in_thoughts: false,
-                    tools: tools(),
-                    is_one,
-                };
+                let calls = ForcedCalls { notation, tools: tools(), is_one };
+                let known = known(is_special);
+                let grammar = known.calls(&calls);
                 for seed in 0..25 {
-                    let text = known(is_special).babble(&calls, "", seed);
-                    let (_, made) = said(&calls, &text);
+                    let text = known.babble(grammar.clone(), "", seed);
+                    let (_, made) = said(notation, false, &text);
                     assert!(!made.is_empty() && made.iter().all(is_valid), "{text:?}");
                     assert!(!is_one || made.len() == 1, "{text:?}");
                     several += usize::from(made.len() > 1);
@@ -196,29 +193,71 @@ fn whatever_a_model_says_is_calls_that_are_valid() {
 fn thoughts_may_come_first_and_are_anything() {
     for notation in NOTATIONS {
         for is_special in [false, true] {
-            for in_thoughts in [false, true] {
-                let tools = tools();
-                let thoughts = Some(THINK);
-                let calls = ForcedCalls { notation, thoughts, in_thoughts, tools, is_one: true };
-                let opened = if in_thoughts { "" } else { "<think>" };
+            for are_open in [false, true] {
+                let known = known(is_special);
+                let calls = ForcedCalls { notation, tools: tools(), is_one: true };
+                let grammar = known.calls(&calls).behind_thoughts(THINK, are_open);
+                let opened = if are_open { "" } else { "<think>" };
                 let begin = format!("{opened}\nHm: {{\"a\": <tool\n\n</think>\n\n");
                 for seed in 0..5 {
-                    let text = known(is_special).babble(&calls, &begin, seed);
-                    let (thoughts, made) = said(&calls, &text);
+                    let text = known.babble(grammar.clone(), &begin, seed);
+                    let (thoughts, made) = said(notation, are_open, &text);
                     assert_eq!(thoughts, "Hm: {\"a\": <tool", "{text:?}");
                     assert!(made.len() == 1 && is_valid(&made[0]), "{text:?}");
                 }
                 // Without thoughts it calls at once; those that were opened must end.
-                let mut matcher = Matcher::new(
-                    known(is_special).read(&Constraint::Calls(calls.clone())).unwrap(),
-                );
-                let first = known(is_special).allowed(&mut matcher);
-                let letter = known(is_special).tokenizer.encode("a", false).unwrap();
-                assert_eq!(first.contains(&letter[0]), in_thoughts);
+                let first = known.allowed(&mut Matcher::new(grammar));
+                let letter = known.tokenizer.encode("a", false).unwrap();
+                assert_eq!(first.contains(&letter[0]), are_open);
                 assert!(!first.contains(&EOS));
             }
         }
     }
+}
+
+/// Forms that begin as the mark of thoughts does, and forms that do not.
+#[test]
+fn thoughts_may_come_in_front_of_any_form() {
+    let forms = [
+        (Constraint::JsonObject, ""),
+        (Constraint::Choice(vec!["yes".into(), "no".into()]), ""),
+        (Constraint::Regex("<t[a-z]{1,3}>".into()), "<th"),
+        (Constraint::Regex(" ?<[a-z]".into()), " <"),
+    ];
+    for (form, begin) in forms {
+        for is_special in [false, true] {
+            for are_open in [false, true] {
+                let known = known(is_special);
+                let grammar = known.read(&form).unwrap();
+                let thinking = grammar.clone().behind_thoughts(THINK, are_open);
+                let opened = if are_open { "" } else { "<think>" };
+                let thoughts = format!("{opened}Hm: {{\"a\": yes <tool\n</think>");
+                for seed in 0..5 {
+                    let answer = known.babble(grammar.clone(), begin, seed);
+                    assert!(answer.starts_with(begin), "{answer:?}");
+                    let thought = known.babble(thinking.clone(), &thoughts, seed);
+                    let said = thought.strip_prefix(&thoughts).unwrap().as_bytes();
+                    assert!(is_whole(known, &grammar, said), "{thought:?}");
+                    // Who may think need not; thoughts that were opened must end.
+                    assert_eq!(is_whole(known, &thinking, answer.as_bytes()), !are_open);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a text keeps to a grammar, token by token as the tokenizer divides it.
+fn is_whole(known: &Known, grammar: &Grammar, text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).unwrap();
+    let mut matcher = Matcher::new(grammar.clone());
+    let mut is_over = false;
+    for token in known.tokenizer.encode(text, false).unwrap() {
+        if is_over || !known.allowed(&mut matcher).contains(&token) {
+            return false;
+        }
+        is_over = matcher.take(token).unwrap();
+    }
+    is_over || known.allowed(&mut matcher).contains(&EOS)
 }
 
 #[test]
@@ -255,13 +294,11 @@ fn answers_as_models_write_them_are_taken() {
         ),
     ];
     for (notation, texts) in texts {
-        let (tools, thoughts) = (tools(), None);
-        let calls = ForcedCalls { notation, thoughts, in_thoughts: false, tools, is_one: false };
+        let calls = ForcedCalls { notation, tools: tools(), is_one: false };
         for text in texts {
             for is_special in [false, true] {
                 let known = known(is_special);
-                let grammar = known.read(&Constraint::Calls(calls.clone())).unwrap();
-                let mut matcher = Matcher::new(grammar);
+                let mut matcher = Matcher::new(known.calls(&calls));
                 let mut is_whole = false;
                 for token in known.tokenizer.encode(text, false).unwrap() {
                     let shown = known.tokenizer.token_text(token);
@@ -278,13 +315,7 @@ fn answers_as_models_write_them_are_taken() {
 fn tools_that_cannot_be_kept_to_are_named_and_many_are_read() {
     let known = known(false);
     let read = |tools: Vec<CallableTool>| {
-        let calls = ForcedCalls {
-            notation: CallNotation::Hermes,
-            thoughts: Some(THINK),
-            in_thoughts: false,
-            tools,
-            is_one: false,
-        };
+        let calls = ForcedCalls { notation: CallNotation::Hermes, tools, is_one: false };
         known.read(&Constraint::Calls(calls))
     };
     let tool = |parameters| CallableTool { name: "f".into(), parameters };

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::constraints::{DEPTH, refused};
 use super::lists::{AtMost, object};
 use crate::constraint::limits::SOURCE_BYTES;
+use crate::notation::CallNotation;
 use crate::notation::forced::{CallableTool, ForcedCalls};
-use crate::notation::{CallNotation, ThoughtMarks};
 use crate::serve::failure::Failure;
 use crate::serve::json::parse;
 use crate::serve::limits::TOOLS;
@@ -240,20 +240,8 @@ impl ForcedTools {
     }
 
     /// What holds an answer to a call, in a model's notation.
-    pub fn grammar(
-        &self,
-        model: &Model,
-        notation: CallNotation,
-        thoughts: Option<ThoughtMarks>,
-        in_thoughts: bool,
-    ) -> Result<Grammar, Failure> {
-        let calls = ForcedCalls {
-            notation,
-            thoughts,
-            in_thoughts,
-            tools: self.tools.clone(),
-            is_one: self.is_one,
-        };
+    pub fn grammar(&self, model: &Model, notation: CallNotation) -> Result<Grammar, Failure> {
+        let calls = ForcedCalls { notation, tools: self.tools.clone(), is_one: self.is_one };
         match model.grammar(&Constraint::Calls(calls)) {
             Ok(grammar) => Ok(grammar),
             Err(RuntimeError::Constraint(error)) => Err(match &error {

@@ -131,8 +131,12 @@ pub(super) fn converse(
                            none";
             return Err(Failure::field("tool_choice", message));
         }
-        let grammar = forced.grammar(&app.model, calls, notation.thoughts, rules.in_thoughts)?;
-        request.constraint = Some(grammar);
+        request.constraint = Some(forced.grammar(&app.model, calls)?);
+    }
+    if let Some(marks) = thoughts.filter(|_| !notation.closes_thoughts(&text)) {
+        let constraint = request.constraint.take();
+        request.constraint =
+            constraint.map(|grammar| grammar.behind_thoughts(marks, rules.in_thoughts));
     }
     request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
     Ok((ids, rules))
