@@ -1,10 +1,10 @@
 //! The grammar of answers that call tools and say nothing else, in llguidance's dialect of Lark.
 //!
 //! It allows what [`super::Reader`] reads as calls, in the ways that models are taught to write them;
-//! where a notation has two ways, the model chooses. Thoughts in front of them are no matter of the grammar.
-//! Marks that are tokens of their own are named by their
-//! number, for special tokens write nothing that a grammar of texts could ask for. Arguments are grammars
-//! of their own, called `arguments_0`, `arguments_1` and so on.
+//! where a notation has two ways, the model chooses. Thoughts in front of them are no matter of the
+//! grammar. Marks that are tokens of their own are named by their number, for special tokens write nothing
+//! that a grammar of texts could ask for. Arguments are grammars of their own, called `arguments_0`,
+//! `arguments_1` and so on.
 
 use std::fmt::Write;
 
