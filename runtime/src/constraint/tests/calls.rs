@@ -71,6 +71,19 @@ impl Known {
         (0..).zip(logits).filter(|(_, logit)| *logit == 0.0).map(|(token, _)| token).collect()
     }
 
+    /// Whether a text keeps to a grammar, token by token as the tokenizer divides it, and may end there.
+    fn takes(&self, grammar: &Grammar, text: &str) -> bool {
+        let mut matcher = Matcher::new(grammar.clone());
+        let mut is_whole = false;
+        for token in self.tokenizer.encode(text, false).unwrap() {
+            if is_whole || !self.allowed(&mut matcher).contains(&token) {
+                return false;
+            }
+            is_whole = matcher.take(token).unwrap();
+        }
+        is_whole || self.allowed(&mut matcher).contains(&EOS)
+    }
+
     fn calls(&self, calls: &ForcedCalls) -> Grammar {
         self.read(&Constraint::Calls(calls.clone())).unwrap()
     }
@@ -236,28 +249,14 @@ fn thoughts_may_come_in_front_of_any_form() {
                     let answer = known.babble(grammar.clone(), begin, seed);
                     assert!(answer.starts_with(begin), "{answer:?}");
                     let thought = known.babble(thinking.clone(), &thoughts, seed);
-                    let said = thought.strip_prefix(&thoughts).unwrap().as_bytes();
-                    assert!(is_whole(known, &grammar, said), "{thought:?}");
+                    let said = thought.strip_prefix(&thoughts).unwrap();
+                    assert!(known.takes(&grammar, said), "{thought:?}");
                     // Who may think need not; thoughts that were opened must end.
-                    assert_eq!(is_whole(known, &thinking, answer.as_bytes()), !are_open);
+                    assert_eq!(known.takes(&thinking, &answer), !are_open);
                 }
             }
         }
     }
-}
-
-/// Whether a text keeps to a grammar, token by token as the tokenizer divides it.
-fn is_whole(known: &Known, grammar: &Grammar, text: &[u8]) -> bool {
-    let text = std::str::from_utf8(text).unwrap();
-    let mut matcher = Matcher::new(grammar.clone());
-    let mut is_over = false;
-    for token in known.tokenizer.encode(text, false).unwrap() {
-        if is_over || !known.allowed(&mut matcher).contains(&token) {
-            return false;
-        }
-        is_over = matcher.take(token).unwrap();
-    }
-    is_over || known.allowed(&mut matcher).contains(&EOS)
 }
 
 #[test]
@@ -298,14 +297,7 @@ fn answers_as_models_write_them_are_taken() {
         for text in texts {
             for is_special in [false, true] {
                 let known = known(is_special);
-                let mut matcher = Matcher::new(known.calls(&calls));
-                let mut is_whole = false;
-                for token in known.tokenizer.encode(text, false).unwrap() {
-                    let shown = known.tokenizer.token_text(token);
-                    assert!(known.allowed(&mut matcher).contains(&token), "{shown:?} of {text}");
-                    is_whole = matcher.take(token).unwrap();
-                }
-                assert!(is_whole || known.allowed(&mut matcher).contains(&EOS), "{text}");
+                assert!(known.takes(&known.calls(&calls), text), "{text}");
             }
         }
     }
