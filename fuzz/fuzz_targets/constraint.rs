@@ -26,13 +26,7 @@ fn calls(notation: CallNotation, source: &[u8]) -> Constraint {
     let tool = |name: &str, parameters| CallableTool { name: name.to_owned(), parameters };
     let parameters = serde_json::from_slice(source).unwrap_or_default();
     let tools = vec![tool("now", serde_json::json!({"type": "object"})), tool("f", parameters)];
-    Constraint::Calls(ForcedCalls {
-        notation,
-        thoughts: None,
-        in_thoughts: false,
-        tools,
-        is_one: false,
-    })
+    Constraint::Calls(ForcedCalls { notation, tools, is_one: false })
 }
 
 fuzz_target!(|input: &[u8]| {
