@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use weir_abi::IsaLevel;
 
@@ -221,6 +222,7 @@ fn policies_are_measured_beside_a_cache_with_every_row() {
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(found["stopped"].is_null());
     let text = &found["perplexity"][0];
     let [full, same, less] = [0, 1, 2].map(|policy| &text["policies"][policy]);
     assert_eq!(full["policy"], "full");
@@ -247,6 +249,42 @@ fn policies_are_measured_beside_a_cache_with_every_row() {
     assert!(of("stream,rows=64").iter().all(|answer| answer["kv_rows_kept"] == 64));
     let plot = std::fs::read_to_string(plot).expect("the plot");
     assert!(plot.contains("<svg") && plot.contains("stream"), "{plot}");
+}
+
+/// A run that is told to stop says what it has measured, and ends as one that was stopped.
+#[test]
+fn a_stopped_run_says_what_it_has_measured() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let answers = folder.path().join("answers.jsonl");
+    // Hours of work, if it were done.
+    let tasks = [
+        "needle:README.md?length=400&families=single&documents=10000",
+        "needle:README.md?length=400&families=multikey&documents=10000",
+    ];
+    let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+    program.current_dir(root()).args(["eval", "models/tales/onnx", "--context=600"]);
+    program.args(["--kv=stream,rows=64", "--json", "--answers"]).arg(&answers).args(tasks);
+    program.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = program.spawn().expect("weir starts");
+    let told = || std::fs::read_to_string(&answers).unwrap_or_default().lines().count();
+    while told() == 0 && run.try_wait().expect("its state").is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let signal = Command::new("sh").args(["-c", &format!("kill -INT {}", run.id())]).status();
+    assert!(signal.expect("a shell").success());
+    let output = run.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let [full, less] = [0, 1].map(|policy| &found["tasks"][policy]);
+    assert_eq!(full["task"], "single");
+    assert_eq!(found["tasks"].as_array().map(Vec::len), Some(2), "no task but the first");
+    let questions = full["questions"].as_u64().expect("a number");
+    assert!(questions > 0 && less["questions"] == questions);
+    assert_eq!(told() as u64, 2 * questions, "answers of both caches");
+    let stopped = found["stopped"].as_str().expect("a place");
+    assert!(stopped.contains(&format!("questions: {questions} of ")), "{stopped}");
+    assert!(error.contains(&format!("error: stopped at {stopped}")), "{error}");
 }
 
 /// The model that was trained to recall finds its facts with an eighth of the rows, and an answer is

@@ -63,6 +63,9 @@ pub enum RuntimeError {
         /// Why not.
         reason: RequestError,
     },
+    /// Long work was told to stop: the user's choice.
+    #[error("stopped at {0}; what is said is of these")]
+    Stopped(String),
     /// The program's answer could not be written.
     #[error("standard output: {0}")]
     Output(#[from] std::io::Error),

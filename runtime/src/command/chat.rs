@@ -13,16 +13,13 @@ use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use super::options::{DraftArguments, RuntimeArguments, SamplingArguments, announce};
-use super::say;
+use super::{INTERRUPTED, say};
 use crate::forward::Forward;
 use crate::template::ChatMessage;
 use crate::{
     Engine, Event, FinishReason, History, Model, Request, RequestError, RuntimeError, SeenChat,
     Usage,
 };
-
-/// Exit code of a program that a Ctrl-C has ended.
-const INTERRUPTED: i32 = 130;
 
 /// What a line that begins with a slash can be.
 const HELP: &str = "\
@@ -275,7 +272,7 @@ impl Interrupts {
                 if waiting.load(Ordering::SeqCst) {
                     // The terminal has written ^C; the shell's prompt belongs on a new line.
                     say(format_args!(""));
-                    std::process::exit(INTERRUPTED);
+                    std::process::exit(INTERRUPTED.into());
                 }
                 interrupted.store(true, Ordering::SeqCst);
             }

@@ -36,6 +36,9 @@ pub use verify::Verify;
 
 use crate::{CompiledModel, Model, RuntimeError, machine};
 
+/// Exit code of a program that a Ctrl-C has ended.
+const INTERRUPTED: u8 = 130;
+
 /// What a reader of the help may want to type first, behind the name of the program.
 const EXAMPLES: &str = "\
 Examples of commands:
@@ -120,7 +123,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Exit code of an error: 2 if the user asked for something impossible, 1 otherwise.
+/// Exit code of an error: 2 if the user asked for something impossible, 130 if the user stopped it, 1
+/// otherwise.
 pub fn exit_code(error: &RuntimeError) -> u8 {
     match error {
         RuntimeError::Options(_)
@@ -130,6 +134,7 @@ pub fn exit_code(error: &RuntimeError) -> u8 {
         | RuntimeError::Absent(_)
         | RuntimeError::NoText
         | RuntimeError::NoEmbeddings => 2,
+        RuntimeError::Stopped(_) => INTERRUPTED,
         _ => 1,
     }
 }

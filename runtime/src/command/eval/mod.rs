@@ -4,6 +4,7 @@
 //! every question about it. `weir eval` brings several policies, a compiled model its own.
 
 mod passages;
+mod stop;
 mod tasks;
 
 use std::io::{IsTerminal, Write};
@@ -18,6 +19,7 @@ use weir_eval::{Policy, Sandbox, Spec, Summary};
 
 pub use passages::{PassageOptions, TextFigures};
 
+use self::stop::Stop;
 use super::numbers::whole;
 use super::options::RuntimeArguments;
 use super::say;
@@ -140,10 +142,12 @@ impl Candidates {
 }
 
 /// What one run found.
-pub struct Findings {
+struct Findings {
     summary: Option<Summary>,
     texts: Vec<TextFigures>,
     policies: Vec<Policy>,
+    /// Where it was stopped before its end.
+    stopped: Option<String>,
 }
 
 impl Perplexity {
@@ -164,14 +168,14 @@ impl Perplexity {
 }
 
 impl Eval {
-    /// Runs the command.
+    /// Runs the command. If it is stopped, it says what it has measured, and then that.
     pub fn run(&self, candidates: &Candidates) -> Result<(), RuntimeError> {
         candidates.model.need_text()?;
         let asks = |task: &Task| matches!(task, Task::Questions(_));
         if self.plot.is_some() && !self.tasks.iter().any(asks) {
             return Err(RuntimeError::Options("--plot draws scores, and no task has any".into()));
         }
-        let findings = self.measure(candidates)?;
+        let findings = self.measure(candidates, &Stop::watch()?)?;
         if let (Some(path), Some(summary)) = (&self.plot, &findings.summary) {
             let title = &candidates.model.facts().name;
             let place = |source| RuntimeError::File { path: path.clone(), source };
@@ -181,11 +185,12 @@ impl Eval {
             std::fs::write(path, chart).map_err(place)?;
         }
         let mut out = std::io::stdout().lock();
-        if self.json { findings.write_json(&mut out) } else { findings.write_table(&mut out) }
+        if self.json { findings.write_json(&mut out) } else { findings.write_table(&mut out) }?;
+        findings.stopped.map_or(Ok(()), |place| Err(RuntimeError::Stopped(place)))
     }
 
     /// Measures without a word on standard output.
-    pub fn measure(&self, candidates: &Candidates) -> Result<Findings, RuntimeError> {
+    fn measure(&self, candidates: &Candidates, stop: &Stop) -> Result<Findings, RuntimeError> {
         let mut comparison = self.comparison(candidates)?;
         let policies = policies(&comparison);
         let model = &candidates.model;
@@ -200,17 +205,19 @@ impl Eval {
         let mut texts = Vec::new();
         for task in &self.tasks {
             if let Task::Text(options) = task {
-                texts.push(options.measure(model, &mut comparison)?);
+                texts.extend(options.measure(model, &mut comparison, stop)?);
             }
         }
         let summary = match questions.is_empty() {
             true => None,
             false => {
-                let how = tasks::How { answers: self.answers.as_deref(), sandbox: self.sandbox()? };
+                let answers = self.answers.as_deref();
+                let how = tasks::How { answers, sandbox: self.sandbox()?, stop };
                 Some(tasks::measure(model, &mut comparison, &policies, &questions, &how)?)
             }
         };
-        Ok(Findings { summary, texts, policies })
+        let stopped = stop.place().map(str::to_owned);
+        Ok(Findings { summary, texts, policies, stopped })
     }
 
     /// The permission to run programs, if the user gives it.
@@ -297,7 +304,8 @@ impl Findings {
     fn write_json(&self, out: &mut dyn Write) -> Result<(), RuntimeError> {
         let texts: Vec<_> = self.texts.iter().map(|text| text.json(&self.policies)).collect();
         let tasks = self.summary.as_ref().map(Summary::json);
-        writeln!(out, "{:#}", json!({ "tasks": tasks, "perplexity": texts }))?;
+        let found = json!({ "tasks": tasks, "perplexity": texts, "stopped": self.stopped });
+        writeln!(out, "{found:#}")?;
         Ok(())
     }
 }
@@ -320,6 +328,11 @@ impl Ticker {
         Ticker { what: what.into(), all, said: None, is_terminal, start: Instant::now() }
     }
 
+    /// How far it has come.
+    fn place(&self, done: usize) -> String {
+        format!("{}: {done} of {}", self.what, self.all)
+    }
+
     fn at(&mut self, done: usize) {
         let pause = if self.is_terminal { Self::AT_TERMINAL } else { Self::IN_A_LOG };
         let since = self.said.unwrap_or(self.start).elapsed();
@@ -329,7 +342,7 @@ impl Ticker {
         self.said = Some(Instant::now());
         let spent = self.start.elapsed().as_secs_f64();
         let left = spent / done.max(1) as f64 * (self.all - done.min(self.all)) as f64;
-        let line = format!("{}: {done} of {}, {} left", self.what, self.all, clock(left));
+        let line = format!("{}, {} left", self.place(done), clock(left));
         if self.is_terminal {
             let _ = write!(std::io::stderr().lock(), "\r{line}\x1b[K");
         } else {
@@ -341,9 +354,14 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         if self.is_terminal && self.said.is_some() {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            let _ = write!(std::io::stderr().lock(), "{}", line_start());
         }
     }
+}
+
+/// What begins a line of its own where a [`Ticker`] may have left one unfinished.
+fn line_start() -> &'static str {
+    if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" }
 }
 
 /// Seconds as minutes and seconds.

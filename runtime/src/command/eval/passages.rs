@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use weir_eval::{Estimate, Policy};
 
 use super::Ticker;
+use super::stop::Stop;
 use crate::comparison::{Comparison, Passage};
 use crate::{Model, RuntimeError};
 
@@ -70,12 +71,13 @@ impl PassageOptions {
         Ok(options)
     }
 
-    /// Asks every policy for the text.
+    /// Asks every policy for the text, or as much of it as the user waits for, if that is any.
     pub(super) fn measure(
         &self,
         model: &Model,
         comparison: &mut Comparison,
-    ) -> Result<TextFigures, RuntimeError> {
+        stop: &Stop,
+    ) -> Result<Option<TextFigures>, RuntimeError> {
         let window = self.window.unwrap_or(WINDOW.min(comparison.context()));
         let prompt = self.prompt.unwrap_or(window / 2).max(1);
         if window > comparison.context() || prompt >= window {
@@ -109,16 +111,22 @@ impl PassageOptions {
         let mut ticker = Ticker::new(format!("{}, passages", self.file.display()), passages.len());
         let mut surprises: Vec<Vec<Vec<f64>>> = Vec::with_capacity(passages.len());
         for turn in passages.chunks(comparison.slots()) {
+            if stop.ends(|| ticker.place(surprises.len())) {
+                break;
+            }
             let turn: Vec<Passage<'_>> =
                 turn.iter().map(|tokens| Passage { tokens, prompt }).collect();
             surprises.extend(comparison.surprise(&turn)?);
             ticker.at(surprises.len());
         }
         drop(ticker);
+        if surprises.is_empty() {
+            return Ok(None);
+        }
         let tokens = surprises.iter().map(|arms| arms[0].len()).sum();
         let figures = (0..comparison.arms().len()).map(|arm| figure(&surprises, arm)).collect();
         let file = self.file.clone();
-        Ok(TextFigures { file, passages: passages.len(), tokens, window, prompt, figures })
+        Ok(Some(TextFigures { file, passages: surprises.len(), tokens, window, prompt, figures }))
     }
 }
 

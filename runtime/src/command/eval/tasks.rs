@@ -8,6 +8,7 @@ use serde_json::json;
 use weir_eval::{Case, Policy, Question, Sandbox, Setting, Spec, Summary, Tally};
 
 use super::Ticker;
+use super::stop::Stop;
 use crate::comparison::{Answered, Asked, Comparison};
 use crate::text::TextStream;
 use crate::{Model, RuntimeError};
@@ -24,9 +25,11 @@ pub(super) struct How<'p> {
     pub answers: Option<&'p Path>,
     /// The permission to run programs.
     pub sandbox: Option<Sandbox>,
+    /// When there are enough.
+    pub stop: &'p Stop,
 }
 
-/// Asks all questions of all tasks.
+/// Asks all questions of all tasks, or as many as the user waits for.
 pub(super) fn measure(
     model: &Model,
     comparison: &mut Comparison,
@@ -40,21 +43,22 @@ pub(super) fn measure(
     let context = Some(comparison.context() as usize - 1);
     let mut answers = how.answers.map(Answers::create).transpose()?;
     let mut tally = Tally::new(policies.to_vec());
-    for spec in tasks {
+    'tasks: for spec in tasks {
         let setting = Setting { measure: &measure, context, sandbox: how.sandbox.as_ref() };
         let cases = weir_eval::open(spec, setting).map_err(wrong)?;
         let mut ticker = Ticker::new(format!("{spec}, questions"), cases.questions());
         let mut done = 0;
         for case in cases {
+            if how.stop.ends(|| ticker.place(done)) {
+                break 'tasks;
+            }
             let case = case.map_err(wrong)?;
             let scores = ask(model, comparison, &case, answers.as_mut())?;
             done += scores.len();
             tally.add(&case.task, &scores);
+            answers.as_mut().map_or(Ok(()), Answers::flush)?;
             ticker.at(done);
         }
-    }
-    if let Some(Answers { path, mut file }) = answers {
-        file.flush().map_err(|source| RuntimeError::File { path: path.to_owned(), source })?;
     }
     Ok(tally.summary())
 }
@@ -143,7 +147,15 @@ impl<'p> Answers<'p> {
             "kv_rows_kept": answered.rows.kept,
             "kv_rows_dropped": answered.rows.dropped,
         });
-        let place = |source| RuntimeError::File { path: self.path.to_owned(), source };
-        writeln!(self.file, "{line}").map_err(place)
+        writeln!(self.file, "{line}").map_err(|error| self.place(error))
+    }
+
+    /// Whoever reads along sees whole documents.
+    fn flush(&mut self) -> Result<(), RuntimeError> {
+        self.file.flush().map_err(|error| self.place(error))
+    }
+
+    fn place(&self, source: std::io::Error) -> RuntimeError {
+        RuntimeError::File { path: self.path.to_owned(), source }
     }
 }
