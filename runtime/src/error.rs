@@ -64,7 +64,7 @@ pub enum RuntimeError {
         reason: RequestError,
     },
     /// Long work was told to stop: the user's choice.
-    #[error("stopped at {0}; what is said is of these")]
+    #[error("stopped at {0}; the figures are of these")]
     Stopped(String),
     /// The program's answer could not be written.
     #[error("standard output: {0}")]
