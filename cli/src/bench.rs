@@ -62,14 +62,15 @@ impl Bench {
         }
         let models = self.load()?.into_iter().map(Model::new).collect::<Result<Vec<_>, _>>()?;
         models.iter().try_for_each(Model::need_text)?;
-        let [model] = &models[..] else {
-            self.bench.report(&models.iter().collect::<Vec<_>>(), &mut out)?;
+        let each: Vec<&Model> = models.iter().collect();
+        if self.profile {
+            let profiled = self.bench.profile(&each)?;
+            return Ok(write_profiles(&mut out, &profiled, self.bench.json)?);
+        }
+        let [model] = each[..] else {
+            self.bench.report(&each, &mut out)?;
             return Ok(());
         };
-        if self.profile {
-            let (label, profiles) = self.bench.profile(model)?;
-            return Ok(write_profiles(&mut out, &profiles, &label, self.bench.json)?);
-        }
         let Some(plot) = &self.plot else {
             drop(out);
             return Ok(self.bench.run(model)?);
@@ -92,19 +93,18 @@ impl Bench {
         }
         let progress = Progress::new(self.report.quiet);
         let options = ModelOptions { slots: DEFAULT_SLOTS, ..self.model.clone() };
+        let how = Emission { profile: self.profile, ..Emission::default() };
         let caches = options.each_cache();
         if caches.len() > 1 {
             self.refuse_what_is_of_one()?;
-            return load_each(&caches, &self.report, &progress);
+            return load_each(&caches, &self.report, &progress, how);
         }
         let lowered = lower(&options, &self.report, &progress)?;
-        let how = Emission { profile: self.profile, ..Emission::default() };
         Ok(vec![load_lowered(lowered, &options, &self.report, &progress, how)?])
     }
 
     fn refuse_what_is_of_one(&self) -> Result<(), Failure> {
         let of_one = [
-            ("--profile", self.profile),
             ("--plot", self.plot.is_some()),
             ("--step-times", self.bench.step_times.is_some()),
             ("--machine", self.bench.machine),

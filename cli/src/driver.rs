@@ -308,6 +308,7 @@ pub fn load_each(
     ways: &[ModelOptions],
     report: &ReportOptions,
     progress: &Progress,
+    how: Emission<'_>,
 ) -> Result<Vec<CompiledModel>, Failure> {
     for options in ways {
         kv(options)?;
@@ -329,7 +330,6 @@ pub fn load_each(
         let keep = Keep { kv: &lowered.kv, format, context: lowered.context };
         keep.rows(&mut lowered.graph, options.step_rows)
             .map_err(|error| Failure::usage(format!("--kv {}: {error}", lowered.kv)))?;
-        let how = Emission::default();
         let model = with_image(lowered, options, progress, how, |image, _| {
             let work = progress.start_bytes("packing", image.weights.bytes);
             let mut progress = |done, _| work.at(done);

@@ -4,7 +4,7 @@ use clap::Args;
 use weir_runtime::command::Candidates;
 use weir_runtime::{Model, command, machine};
 
-use crate::driver::{load_each, measures_compiled};
+use crate::driver::{Emission, load_each, measures_compiled};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -39,7 +39,9 @@ impl Eval {
         let slots = self.eval.runtime.slots.unwrap_or(DEFAULT_SLOTS);
         let ways = ModelOptions { slots, ..self.model.clone() }.each_cache();
         let progress = Progress::new(self.report.quiet);
-        let mut models = load_each(&ways, &self.report, &progress)?.into_iter().map(Model::new);
+        let mut models = load_each(&ways, &self.report, &progress, Emission::default())?
+            .into_iter()
+            .map(Model::new);
         let model = models.next().ok_or_else(|| Failure::usage("give --kv"))??;
         Ok(Candidates { model, others: models.collect::<Result<_, _>>()? })
     }

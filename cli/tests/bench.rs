@@ -132,6 +132,49 @@ fn caches_take_turns() {
 }
 
 #[test]
+fn profiles_take_turns() {
+    let line = format!(
+        "bench {MODEL} --context 256 --kv full --kv stream,rows=48 --kv-dtype f32 --decode 100 \
+         --batch 2 --batch-context 100 --assume-prompts --gen 8 --reps 2 --threads 1 --profile"
+    );
+    let output = weir(&format!("{line} --json"), &[]);
+    let kernels = lines(&output);
+    for metric in ["profile_decode", "profile_decode_total"] {
+        let of = |kv: &str| -> Vec<&Value> {
+            let is = |kernel: &&Value| kernel["metric"] == metric && kernel["kv"] == kv;
+            kernels.iter().filter(is).collect()
+        };
+        let (first, other) = (of("full"), of("stream,rows=48"));
+        let names =
+            |of: &[&Value]| of.iter().map(|one| one["kernel"].to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&first), names(&other), "{metric}");
+        assert!(first.iter().all(|kernel| kernel["times_first"].is_null()), "{metric}");
+        for (first, other) in first.iter().zip(&other) {
+            let of = |key: &str| other[key].as_f64().expect("a number");
+            let [low, median, high] =
+                ["times_first_low", "times_first", "times_first_high"].map(of);
+            assert!(0.0 < low && low <= median && median <= high, "{other}");
+            // The steps of one repetition, and rows of 48 beside those of all.
+            assert_eq!(first["calls"], other["calls"], "{other}");
+            let [before, after] = [first, other].map(|one| one["bytes"].as_u64());
+            if other["kernel"] == "layer-0/attend" {
+                assert!(before > after, "{first} {other}");
+                assert_eq!(first["calls"], 6 * 7, "{first}");
+            } else {
+                assert_eq!(before, after, "{first} {other}");
+            }
+        }
+    }
+    let tables = weir(&line, &[]);
+    let text = String::from_utf8_lossy(&tables.stdout);
+    let heads: Vec<_> = text.lines().filter(|line| line.contains(" in kernels")).collect();
+    let caches: Vec<_> =
+        heads.iter().map(|line| line.contains("cache stream,rows=48 in f32")).collect();
+    assert_eq!(caches, [false, false, true, true], "{text}");
+    assert_eq!(text.matches("times the first (half of turns)").count(), 2, "{text}");
+}
+
+#[test]
 fn a_machine_needs_no_model() {
     let output = weir("bench --machine --json --threads 1", &[]);
     let figures = lines(&output);

@@ -1,5 +1,6 @@
 //! Figures as lines of JSON and as a table.
 
+use std::fmt;
 use std::io::Write;
 
 use serde_json::{Value, json};
@@ -95,7 +96,6 @@ impl Figure {
 
     /// One object, with the keys that benchmarks of other runtimes have, and ours behind them.
     pub fn json(&self, label: &Label) -> Value {
-        let round = |number: f64| (number * 1e4).round() / 1e4;
         let mut line = json!({
             "peer": "weir",
             "version": env!("CARGO_PKG_VERSION"),
@@ -125,12 +125,29 @@ impl Figure {
             line["float_peak_gop_s"] = round(peaks.float.best / 1e9).into();
             line["integer_peak_gop_s"] = round(peaks.integer.best / 1e9).into();
         }
-        if let Some(Speedup { median, low, high }) = self.speedup {
-            line["times_first"] = round(median).into();
-            line["times_first_low"] = round(low).into();
-            line["times_first_high"] = round(high).into();
-        }
+        self.speedup.iter().for_each(|speedup| speedup.tell(&mut line));
         line
+    }
+}
+
+/// A number with four decimals.
+fn round(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
+}
+
+impl Speedup {
+    /// Adds its keys to those of a figure.
+    pub(super) fn tell(&self, line: &mut Value) {
+        line["times_first"] = round(self.median).into();
+        line["times_first_low"] = round(self.low).into();
+        line["times_first_high"] = round(self.high).into();
+    }
+}
+
+impl fmt::Display for Speedup {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Speedup { median, low, high } = self;
+        write!(out, "{median:.2} ({low:.2} to {high:.2})")
     }
 }
 
@@ -162,9 +179,7 @@ pub fn write_table(
             Some(measured) => format!("{:.1} %", 100.0 * of(measured)),
             None => String::new(),
         };
-        let speedup = figure.speedup.map_or(String::new(), |Speedup { median, low, high }| {
-            format!("   {median:.2} ({low:.2} to {high:.2})")
-        });
+        let speedup = figure.speedup.map_or(String::new(), |speedup| format!("   {speedup}"));
         writeln!(
             out,
             "{:<14} {:>8} {:>6} {:>11.2} {:>11.2} {:<6} {:>7} {:>7} {:>8}{speedup}",

@@ -203,6 +203,11 @@ impl Run {
         self.steps.last().map_or(1, |step| (TURN / step.seconds).ceil().clamp(1.0, 1e6) as u32)
     }
 
+    /// Seconds of the prompts, and of all steps behind them.
+    pub(super) fn seconds(&self) -> (f64, f64) {
+        (self.prefill.seconds, self.steps.iter().map(|step| step.seconds).sum())
+    }
+
     /// Seconds of the steps that count.
     fn decoded(&self) -> impl Iterator<Item = f64> {
         self.steps.iter().skip(WARM_STEPS).map(|step| step.seconds)
@@ -222,7 +227,7 @@ pub struct Speedup {
 
 impl Speedup {
     /// `ratios` of one moment each; nothing without any.
-    fn of(mut ratios: Vec<f64>) -> Option<Speedup> {
+    pub(super) fn of(mut ratios: Vec<f64>) -> Option<Speedup> {
         ratios.sort_by(f64::total_cmp);
         let quarter = ratios.len() / 4;
         let high = *ratios.get(ratios.len().checked_sub(1 + quarter)?)?;
@@ -233,20 +238,22 @@ impl Speedup {
 /// A short prompt of each sequence and a few steps: first touch of weights and buffers is no figure's.
 pub(super) fn warm_up(engine: &mut Engine<Counted>, setup: &Setup) -> Result<(), RuntimeError> {
     let short = Setup { length: setup.length.min(16), tokens: 4, assumed: false, ..*setup };
-    run(std::slice::from_mut(engine), &short)?;
+    run(std::slice::from_mut(engine), &short, &mut |_, _| {})?;
     Ok(())
 }
 
 /// Runs a repetition of each engine, decoding by turns: the machine's slow moments are then all
-/// engines'.
+/// engines'. `look` gets each engine, by its place, after its prompts and after every turn.
 pub(super) fn run(
     engines: &mut [Engine<Counted>],
     setup: &Setup,
+    look: &mut dyn FnMut(usize, &mut Engine<Counted>),
 ) -> Result<Vec<Run>, RuntimeError> {
     let mut runs = Vec::with_capacity(engines.len());
     let mut sequences = Vec::with_capacity(engines.len());
-    for engine in engines.iter_mut() {
+    for (index, engine) in engines.iter_mut().enumerate() {
         let (started, prefill) = Sequences::start(engine, setup, 0)?;
+        look(index, engine);
         sequences.push(started);
         runs.push(Run { prefill, steps: Vec::new() });
     }
@@ -254,8 +261,10 @@ pub(super) fn run(
     let mut turn = 1;
     while left > 0 {
         turn = left.min(turn);
-        for ((engine, sequences), run) in engines.iter_mut().zip(&mut sequences).zip(&mut runs) {
+        let of_each = engines.iter_mut().zip(&mut sequences).zip(&mut runs).enumerate();
+        for (index, ((engine, sequences), run)) in of_each {
             run.steps.extend(sequences.decode(engine, turn)?);
+            look(index, engine);
         }
         left -= turn;
         turn = runs.first().map_or(1, Run::steps_of_a_turn);

@@ -282,6 +282,30 @@ impl Bench {
         prober: &mut Prober<'_>,
         setup: Setup,
     ) -> Result<(Vec<Runs>, Peaks, Option<u64>), RuntimeError> {
+        let mut engines = self.warm_engines(models, setup)?;
+        let peaks = prober.peaks(level)?;
+        reset_peak();
+        let mut of_models: Vec<Vec<_>> = models.iter().map(|_| Vec::new()).collect();
+        for _ in 0..self.repetitions_of(&setup) {
+            let by_turns = measure::run(&mut engines, &setup, &mut |_, _| {})?;
+            of_models.iter_mut().zip(by_turns).for_each(|(runs, run)| runs.push(run));
+        }
+        let rss_mb = peak_megabytes().filter(|_| models.len() == 1);
+        let peaks = peaks.better(prober.peaks(level)?);
+        let first = of_models.first().map(Vec::as_slice);
+        let judged = of_models.iter().enumerate().map(|(index, runs)| {
+            let beside = first.filter(|_| index > 0);
+            Runs::new(runs, beside, &peaks)
+        });
+        Ok((judged.collect(), peaks, rss_mb))
+    }
+
+    /// An engine of each model, as many slots as sequences, that has touched its weights and buffers.
+    fn warm_engines(
+        &self,
+        models: &[&Model],
+        setup: Setup,
+    ) -> Result<Vec<Engine<Counted>>, RuntimeError> {
         if setup.batch > MAX_SLOTS {
             let batch = setup.batch;
             return Err(RuntimeError::Options(format!(
@@ -293,26 +317,16 @@ impl Bench {
             setup.check(model.compiled().header())?;
             engines.push(self.engine(model, setup.batch)?);
         }
-        let peaks = prober.peaks(level)?;
-        let rows = setup.length as usize * setup.batch as usize;
-        let reps = if rows <= LONG || setup.assumed { self.reps } else { 1 };
         for engine in &mut engines {
             measure::warm_up(engine, &setup)?;
         }
-        reset_peak();
-        let mut of_models: Vec<Vec<_>> = models.iter().map(|_| Vec::new()).collect();
-        for _ in 0..reps {
-            let by_turns = measure::run(&mut engines, &setup)?;
-            of_models.iter_mut().zip(by_turns).for_each(|(runs, run)| runs.push(run));
-        }
-        let rss_mb = peak_megabytes().filter(|_| models.len() == 1);
-        let peaks = peaks.better(prober.peaks(level)?);
-        let first = of_models.first().map(Vec::as_slice);
-        let judged = of_models.iter().enumerate().map(|(index, runs)| {
-            let beside = first.filter(|_| index > 0);
-            Runs::new(runs, beside, &peaks)
-        });
-        Ok((judged.collect(), peaks, rss_mb))
+        Ok(engines)
+    }
+
+    /// How often a setup is run: once where its prompts take long.
+    fn repetitions_of(&self, setup: &Setup) -> u32 {
+        let rows = setup.length as usize * setup.batch as usize;
+        if rows <= LONG || setup.assumed { self.reps } else { 1 }
     }
 
     /// From `exec` to the first byte of an answer, in processes of their own.
