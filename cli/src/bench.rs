@@ -39,8 +39,8 @@ pub struct Bench {
     #[command(flatten)]
     bench: command::Bench,
 
-    /// Time per kernel, of a prompt of each --prefill and of steps at each --decode and --batch
-    #[arg(long, help_heading = "Figures", conflicts_with_all = ["ttft", "plot", "step_times"])]
+    /// Time per kernel of what --prefill, --decode and --batch measure
+    #[arg(long, help_heading = "Figures", conflicts_with_all = ["ttft", "plot", "step_times", "machine"])]
     profile: bool,
 
     /// Draw the figures under the machine's roofline
@@ -54,7 +54,7 @@ impl Bench {
         machine::check_processor()?;
         let mut out = std::io::stdout().lock();
         if self.model.model.as_os_str().is_empty() {
-            if !self.bench.machine || self.plot.is_some() || self.profile {
+            if !self.bench.machine || self.plot.is_some() {
                 return Err(Failure::usage("name a model, or give --machine alone"));
             }
             let figures = measure_machine(&probes()?, self.bench.threads())?;

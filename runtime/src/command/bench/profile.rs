@@ -31,7 +31,7 @@ pub struct KernelTime {
 /// The kernels of one kind of steps.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Which steps: `prefill`, `decode` or `decode_total`.
+    /// Which figure's: `prefill`, `decode`, `prefill_total` or `decode_total`.
     pub metric: &'static str,
     /// Sequences at once.
     pub batch: u32,
@@ -58,8 +58,7 @@ struct Repetition {
 }
 
 impl Bench {
-    /// Measures kernel by kernel: a prompt of each `--prefill`, steps at each `--decode`, then steps of
-    /// `--batch` sequences at once. Several models take turns, and each kernel of the others says how
+    /// Measures kernel by kernel what [`Bench::report`] measures as a whole. Several models take turns, and each kernel of the others says how
     /// many times as fast as the first model's of its name it is.
     pub fn profile(&self, models: &[&Model]) -> Result<Vec<(Label, Vec<Profile>)>, RuntimeError> {
         let Some(first) = models.first() else { return Ok(Vec::new()) };
@@ -71,26 +70,14 @@ impl Bench {
             label.peaks = prober.peaks(label.isa)?;
             profiled.push((label, Vec::new()));
         }
-        let lengths = |given: &Option<super::Numbers>, usual: u32| match given {
-            Some(numbers) => numbers.0.clone(),
-            None if self.wants_figures() => Vec::new(),
-            None => vec![usual.min(first.compiled().header().context / 2).max(1)],
-        };
-        let mut setups = Vec::new();
-        for length in lengths(&self.prefill, 512) {
-            setups.push((Setup { length, batch: 1, tokens: 1, assumed: false }, "prefill"));
-        }
-        let (tokens, assumed) = (self.tokens, self.assume_prompts);
-        for length in lengths(&self.decode, 128) {
-            setups.push((Setup { length, batch: 1, tokens, assumed }, "decode"));
-        }
-        setups.extend(self.batches().map(|setup| (setup, "decode_total")));
-        for (setup, metric) in setups {
+        for (setup, metrics) in self.setups(first) {
             let of_models = self.repetitions(models, setup)?;
             for ((label, profiles), repetitions) in profiled.iter_mut().zip(&of_models) {
                 let first = of_models.first().filter(|first| !std::ptr::eq(*first, repetitions));
                 let first = first.map(Vec::as_slice);
-                profiles.extend(Profile::of(repetitions, first, metric, setup, &label.peaks));
+                profiles.extend(metrics.iter().filter_map(|metric| {
+                    Profile::of(repetitions, first, metric, setup, &label.peaks)
+                }));
             }
         }
         Ok(profiled)
@@ -197,7 +184,7 @@ impl Profile {
         setup: Setup,
         peaks: &Peaks,
     ) -> Option<Profile> {
-        let of_prompts = metric == "prefill";
+        let of_prompts = metric.starts_with("prefill");
         let by_seconds = |a: &&Repetition, b: &&Repetition| {
             a.seconds(of_prompts).total_cmp(&b.seconds(of_prompts))
         };
