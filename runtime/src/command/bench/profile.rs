@@ -64,20 +64,24 @@ impl Bench {
         let Some(first) = models.first() else { return Ok(Vec::new()) };
         let probes = first.compiled().probes();
         let mut prober = Prober::new(&probes, self.threads())?;
-        let mut profiled = Vec::new();
-        for model in models {
-            let mut label = self.label(model)?;
-            label.peaks = prober.peaks(label.isa)?;
-            profiled.push((label, Vec::new()));
-        }
+        // One look at the machine for all, so that their shares can be compared.
+        let peaks = prober.peaks(self.label(first)?.isa)?;
+        let labelled = models.iter().map(|model| {
+            let label = Label { peaks, ..self.label(model)? };
+            Ok((label, Vec::new()))
+        });
+        let mut profiled: Vec<(Label, Vec<Profile>)> =
+            labelled.collect::<Result<_, RuntimeError>>()?;
         for (setup, metrics) in self.setups(first) {
             let of_models = self.repetitions(models, setup)?;
-            for ((label, profiles), repetitions) in profiled.iter_mut().zip(&of_models) {
+            for ((_, profiles), repetitions) in profiled.iter_mut().zip(&of_models) {
                 let first = of_models.first().filter(|first| !std::ptr::eq(*first, repetitions));
                 let first = first.map(Vec::as_slice);
-                profiles.extend(metrics.iter().filter_map(|metric| {
-                    Profile::of(repetitions, first, metric, setup, &label.peaks)
-                }));
+                profiles.extend(
+                    metrics.iter().filter_map(|metric| {
+                        Profile::of(repetitions, first, metric, setup, &peaks)
+                    }),
+                );
             }
         }
         Ok(profiled)
