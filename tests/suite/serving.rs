@@ -37,7 +37,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 40] = [
+    let checks: [Check; 41] = [
         ("answers", answers::answers),
         ("streams", answers::streams),
         ("probabilities", answers::probabilities),
@@ -49,6 +49,7 @@ pub fn trials() -> Vec<Trial> {
         ("keys", keys::keys),
         ("limits", limits::limits),
         ("places", limits::places),
+        ("proxied", limits::proxied),
         ("large_bodies", limits::large_bodies),
         ("drain", lifetime::drain),
         ("overdue", limits::overdue),

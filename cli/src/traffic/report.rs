@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::measure::{Distribution, Figures};
+use super::measure::{Distribution, Failures, Figures};
 use super::offer::Offered;
 
 /// Seconds by which the 99th percentile of requests may be late: a grain of the timers and what a busy
@@ -17,11 +17,9 @@ const LATE: f64 = 0.01;
 impl Figures {
     /// One object.
     pub fn json(&self, model: &str) -> Value {
-        let failures: serde_json::Map<String, Value> = self
-            .failures
-            .iter()
-            .map(|(kind, failures)| (kind.to_string(), failures.count.into()))
-            .collect();
+        let by_kind = |of: fn(&Failures) -> Value| -> serde_json::Map<String, Value> {
+            self.failures.iter().map(|(kind, failures)| (kind.to_string(), of(failures))).collect()
+        };
         let (burstiness, concurrency) = match self.offered {
             Offered::PerSecond { burstiness, .. } => (Some(burstiness), None),
             Offered::Closed { concurrency } => (None, Some(concurrency)),
@@ -38,7 +36,8 @@ impl Figures {
             "num_prompts": self.sent,
             "completed": self.completed,
             "failed": self.failed(),
-            "failures": failures,
+            "failures": by_kind(|failures| failures.count.into()),
+            "first_failures": by_kind(|failures| failures.example.as_str().into()),
             "duration": round(self.seconds),
             "total_input_tokens": self.prompt_tokens,
             "total_output_tokens": self.output_tokens,

@@ -137,6 +137,14 @@ impl Serve {
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         self.write_logs();
         say(format_args!("{}", memory_ceiling(&model, &options)?));
+        let places = options.places(options.slots(&model));
+        if self.connections_per_address < places as usize {
+            say(format_args!(
+                "one address may have {} connections, and {places} requests have places: where they \
+                 come through one proxy, raise --connections-per-address",
+                self.connections_per_address
+            ));
+        }
         serve(model, options, |happening| match happening {
             Happening::Confined(confinement) => say(format_args!("{confinement}")),
             Happening::Listens(address) => {

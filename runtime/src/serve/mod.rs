@@ -174,8 +174,13 @@ impl ServerOptions {
         }
     }
 
+    /// Sequences that are served at once.
+    pub(crate) fn slots(&self, model: &Model) -> u32 {
+        self.runtime.slots.unwrap_or(model.compiled().header().slots)
+    }
+
     /// Requests that are served or wait, at most.
-    fn places(&self, slots: u32) -> u32 {
+    pub(crate) fn places(&self, slots: u32) -> u32 {
         slots.saturating_add(self.queue.unwrap_or(slots.saturating_mul(2)))
     }
 }
@@ -205,7 +210,7 @@ pub fn memory_ceiling(
 ) -> Result<MemoryCeiling, RuntimeError> {
     let engine = model.memory_ceiling(&options.runtime)?;
     let header = model.compiled().header();
-    let slots = options.runtime.slots.unwrap_or(header.slots);
+    let slots = options.slots(model);
     let (answers, constraints) = match model.gives() {
         HeadResult::Logits => (
             product([slots.into(), header.context.into(), TOKEN_BYTES]),

@@ -29,6 +29,23 @@ pub fn queue() -> Result<()> {
     Ok(())
 }
 
+/// Who gives more places to requests than one address may have connections is told so, and nobody else.
+pub fn proxied() -> Result<()> {
+    for (options, expected) in [
+        (&["--queue", "60"][..], None),
+        (&["--queue", "61"], Some("64 connections, and 65 requests")),
+        (&["--queue", "61", "--connections-per-address", "65"], None),
+    ] {
+        let said = start(options)?.said();
+        let told = said.iter().find(|line| line.contains("--connections-per-address"));
+        match expected {
+            Some(part) => ensure!(told.is_some_and(|line| line.contains(part)), "{said:?}"),
+            None => ensure!(told.is_none(), "{options:?}: {said:?}"),
+        }
+    }
+    Ok(())
+}
+
 pub fn limits() -> Result<()> {
     let server = start(&["--connections-per-address", "8"])?;
     // More than the buffers of a connection hold.

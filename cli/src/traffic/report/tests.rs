@@ -35,6 +35,7 @@ fn json_has_the_names_of_other_benchmarks() {
         ("completed", json!(2)),
         ("failed", json!(1)),
         ("failures", json!({"HTTP 429": 1})),
+        ("first_failures", json!({"HTTP 429": "busy"})),
         ("duration", json!(4.0)),
         ("total_input_tokens", json!(20)),
         ("total_output_tokens", json!(6)),
