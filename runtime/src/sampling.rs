@@ -18,6 +18,7 @@ mod largest;
 mod logprobs;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -25,6 +26,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use self::largest::LargestOfChunks;
 pub use self::largest::greedy;
 pub use self::logprobs::TokenLogprobs;
+use self::weights::{Weight, Weights};
 
 use crate::error::RequestError;
 
@@ -119,6 +121,7 @@ pub struct Sampler {
 pub struct SamplingScratch {
     candidates: Vec<(f32, u32)>,
     largest: LargestOfChunks,
+    weights: Weights,
     /// A row of logits before penalties, where probabilities are asked for.
     raw: Vec<f32>,
 }
@@ -129,6 +132,7 @@ impl SamplingScratch {
         SamplingScratch {
             candidates: Vec::with_capacity(vocabulary),
             largest: LargestOfChunks::new(vocabulary),
+            weights: Weights::new(vocabulary),
             raw: Vec::new(),
         }
     }
@@ -209,43 +213,34 @@ impl Sampler {
 
     fn draw(&self, logits: &[f32], draw: f64, scratch: &mut SamplingScratch) -> Option<u32> {
         let SamplingOptions { temperature, top_k, top_p, min_p, .. } = self.options;
-        let SamplingScratch { candidates, largest, .. } = scratch;
-        candidates.clear();
+        let SamplingScratch { candidates, largest, weights, .. } = scratch;
         // Among these are the k best, and the best of all.
         let least = largest.least_of_best(logits, top_k as usize);
+        let weight = Weight { best: largest.best(), temperature };
+        if top_k == 0 && top_p == 1.0 && min_p == 0.0 {
+            weights.weigh(weight, logits.iter().copied());
+            return weights.draw(draw).map(|id| id as u32);
+        }
+        candidates.clear();
         candidates.extend(largest.at_least(logits, least));
-        let best = candidates.iter().copied().min_by(by_rank)?.0;
-        // The temperature acts on differences, so that a tiny one does not overflow.
-        let weight = |logit: f32| {
-            if logit == best {
-                1.0
-            } else {
-                f64::exp(f64::from(logit - best) / f64::from(temperature))
-            }
-        };
         let k = if top_k == 0 { candidates.len() } else { candidates.len().min(top_k as usize) };
         if k < candidates.len() {
             candidates.select_nth_unstable_by(k - 1, by_rank);
             candidates.truncate(k);
         }
+        // By id here and below: sums then have one order, whatever selected the candidates.
+        candidates.sort_unstable_by_key(|(_, id)| *id);
         if top_p < 1.0 {
-            keep_mass(candidates, f64::from(top_p), weight);
+            weights.weigh(weight, candidates.iter().map(|(logit, _)| *logit));
+            let mass = f64::from(top_p) * weights.total();
+            keep_mass(candidates, mass, |logit| f64::from(weight.of(logit)));
+            candidates.sort_unstable_by_key(|(_, id)| *id);
         }
         if min_p > 0.0 {
-            candidates.retain(|(logit, _)| weight(*logit) >= f64::from(min_p));
+            candidates.retain(|(logit, _)| weight.of(*logit) >= min_p);
         }
-        // By id: the sum then has one order, whatever selected the candidates.
-        candidates.sort_unstable_by_key(|(_, id)| *id);
-        let total: f64 = candidates.iter().map(|(logit, _)| weight(*logit)).sum();
-        let mut rest = draw * total;
-        for (logit, id) in candidates.iter() {
-            rest -= weight(*logit);
-            if rest < 0.0 {
-                return Some(*id);
-            }
-        }
-        // Rounding left a remainder: the last token that has any probability.
-        candidates.iter().rev().find(|(logit, _)| weight(*logit) > 0.0).map(|(_, id)| *id)
+        weights.weigh(weight, candidates.iter().map(|(logit, _)| *logit));
+        weights.draw(draw).and_then(|index| candidates.get(index)).map(|(_, id)| *id)
     }
 }
 
@@ -254,14 +249,11 @@ fn by_rank(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
 }
 
-/// Keeps the smallest set of best candidates whose weights sum to `share` of all.
+/// Keeps the smallest set of best candidates whose weights reach `target`.
 ///
 /// Sorts only as many of the best as turn out to be needed: a peaked distribution over 150,000
 /// tokens needs a few hundred.
-fn keep_mass(candidates: &mut Vec<(f32, u32)>, share: f64, weight: impl Fn(f32) -> f64) {
-    // In order of id, for one order of summation.
-    candidates.sort_unstable_by_key(|(_, id)| *id);
-    let target = share * candidates.iter().map(|(logit, _)| weight(*logit)).sum::<f64>();
+fn keep_mass(candidates: &mut Vec<(f32, u32)>, target: f64, weight: impl Fn(f32) -> f64) {
     let (mut sorted, mut mass, mut block) = (0, 0.0, 256);
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];

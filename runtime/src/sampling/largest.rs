@@ -71,6 +71,12 @@ impl LargestOfChunks {
         *least
     }
 
+    /// The largest of all; minus infinity if none of them is a number. The logits are those of the last
+    /// call of [`LargestOfChunks::least_of_best`].
+    pub(super) fn best(&self) -> f32 {
+        self.largest.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+
     /// Logits that are numbers and not below `least`, with their ids, ascending by id. The logits
     /// are those of the last call of [`LargestOfChunks::least_of_best`].
     pub(super) fn at_least<'a>(

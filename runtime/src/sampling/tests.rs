@@ -63,7 +63,7 @@ fn filters_keep_what_they_say() {
 #[test]
 fn a_large_flat_vocabulary_keeps_its_mass() {
     let mut candidates: Vec<_> = (0..5_000).map(|id| (0.0, id)).collect();
-    keep_mass(&mut candidates, 0.5, |_| 1.0);
+    keep_mass(&mut candidates, 2_500.0, |_| 1.0);
     assert_eq!(candidates.len(), 2_500);
     assert!(candidates.iter().all(|(_, id)| *id < 2_500), "equal logits stay by id");
 }
@@ -144,6 +144,35 @@ proptest! {
     #[test]
     fn the_largest_is_that_of_a_search_through_all(logits in logits(2000)) {
         prop_assert_eq!(greedy(&logits), search(&logits));
+    }
+
+    #[test]
+    fn a_draw_is_where_double_precision_has_it(
+        logits in logits(2000),
+        temperature in 0.1_f32..3.0,
+        position in 0_u32..1000,
+    ) {
+        let options = SamplingOptions { temperature, ..hot() };
+        let Some(chosen) = choose_with(options, &logits, position) else {
+            prop_assert_eq!(search(&logits), None);
+            return Ok(());
+        };
+        let best = logits[search(&logits).unwrap() as usize];
+        let (mut sum, mut error, mut range) = (0.0, 0.0, (0.0, 0.0));
+        for (id, logit) in logits.iter().enumerate() {
+            let x = if *logit == best { 0.0 } else { f64::from(logit - best) / f64::from(temperature) };
+            let weight = if x.is_nan() { 0.0 } else { x.exp() };
+            // Three units of the power, and one of its argument.
+            error += if weight > 0.0 { weight * (3.0 - x) * f64::from(f32::EPSILON) } else { 0.0 };
+            if id == chosen as usize {
+                range = (sum, sum + weight);
+            }
+            sum += weight;
+        }
+        // What is drawn of a sum that is off, from weights that are.
+        let drawn = uniform(7, 0, position) * sum;
+        let error = 2.0 * error + (-87.0_f64).exp() * logits.len() as f64;
+        prop_assert!(range.0 - error <= drawn && drawn <= range.1 + error, "{drawn} in {range:?}");
     }
 
     #[test]
