@@ -128,7 +128,7 @@ impl Info {
         let compiled = model.compiled();
         let header = compiled.header();
         let ceiling = model.memory_ceiling(&options)?;
-        let slots = options.slots.unwrap_or(header.slots);
+        let slots = options.slots_of(compiled);
         let [per_slot, per_sample] = memory::slot_bytes(compiled)?;
         let layouts: Vec<_> = (0_u32..)
             .zip(compiled.layouts())

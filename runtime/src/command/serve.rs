@@ -76,7 +76,7 @@ pub struct Serve {
     /// Connections at once
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONNECTIONS), default_value = "1024", allow_hyphen_values = true)]
     pub connections: usize,
-    /// Connections of one address at once
+    /// Connections of one address at once on which nothing is being answered
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_CONNECTIONS), default_value = "64", allow_hyphen_values = true)]
     pub connections_per_address: usize,
     /// File that a trace of each request is added to, as lines of OTLP's JSON
@@ -137,14 +137,6 @@ impl Serve {
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         self.write_logs();
         say(format_args!("{}", memory_ceiling(&model, &options)?));
-        let places = options.places(options.slots(&model));
-        if self.connections_per_address < places as usize {
-            say(format_args!(
-                "one address may have {} connections, and {places} requests have places: where they \
-                 come through one proxy, raise --connections-per-address",
-                self.connections_per_address
-            ));
-        }
         serve(model, options, |happening| match happening {
             Happening::Confined(confinement) => say(format_args!("{confinement}")),
             Happening::Listens(address) => {

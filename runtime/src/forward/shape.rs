@@ -24,6 +24,13 @@ pub struct RuntimeOptions {
     pub draft: u32,
 }
 
+impl RuntimeOptions {
+    /// Sequences at once, of this model.
+    pub fn slots_of(&self, model: &CompiledModel) -> u32 {
+        self.slots.unwrap_or_else(|| model.header().slots)
+    }
+}
+
 /// Limits of a model, and how its layers keep rows.
 #[derive(Clone, Debug)]
 pub struct ModelShape {
@@ -88,7 +95,7 @@ impl ModelShape {
                 )
             })?;
         }
-        let slots = options.slots.unwrap_or(header.slots);
+        let slots = options.slots_of(model);
         if slots == 0 {
             return Err(RuntimeError::Options("0 slots: at least 1 is needed".into()));
         }

@@ -57,9 +57,14 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// No connections yet.
-    pub fn new(limits: Limits, board: Arc<Board>, tls: Option<Arc<Tls>>) -> Arc<Connections> {
-        let places = Places::new(&limits, Arc::clone(&board));
+    /// No connections yet, to a server where so many `requests` can be served or wait.
+    pub fn new(
+        limits: Limits,
+        requests: usize,
+        board: Arc<Board>,
+        tls: Option<Arc<Tls>>,
+    ) -> Arc<Connections> {
+        let places = Places::new(&limits, requests, Arc::clone(&board));
         Arc::new(Connections { limits, board, tls, places })
     }
 

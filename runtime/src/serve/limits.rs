@@ -31,7 +31,7 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// Connections at once.
     pub connections: usize,
-    /// Connections of one address at once.
+    /// Connections of one address at once on which nothing is being answered.
     pub connections_of_address: usize,
 }
 

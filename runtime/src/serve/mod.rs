@@ -174,13 +174,8 @@ impl ServerOptions {
         }
     }
 
-    /// Sequences that are served at once.
-    pub(crate) fn slots(&self, model: &Model) -> u32 {
-        self.runtime.slots.unwrap_or(model.compiled().header().slots)
-    }
-
     /// Requests that are served or wait, at most.
-    pub(crate) fn places(&self, slots: u32) -> u32 {
+    fn places(&self, slots: u32) -> u32 {
         slots.saturating_add(self.queue.unwrap_or(slots.saturating_mul(2)))
     }
 }
@@ -210,7 +205,7 @@ pub fn memory_ceiling(
 ) -> Result<MemoryCeiling, RuntimeError> {
     let engine = model.memory_ceiling(&options.runtime)?;
     let header = model.compiled().header();
-    let slots = options.slots(model);
+    let slots = options.runtime.slots_of(model.compiled());
     let (answers, constraints) = match model.gives() {
         HeadResult::Logits => (
             product([slots.into(), header.context.into(), TOKEN_BYTES]),
@@ -316,7 +311,7 @@ async fn run(
     if let Some(tls) = &tls {
         board.certificate_expires(tls.expires());
     }
-    let connections = Connections::new(limits, board, tls.clone());
+    let connections = Connections::new(limits, all_places, board, tls.clone());
     let (drain, draining) = watch::channel(false);
     let router = routes::router(Arc::clone(&app));
     let accepting = tokio::spawn(Arc::clone(&connections).accept(listener, router, draining));

@@ -3,6 +3,10 @@
 //! A connection on which nothing is being answered makes room for another, the longest silent first. So
 //! heads and bodies that come a byte at a time hold a place only until somebody else wants it, and
 //! thousands of slow clients of many addresses cannot keep others out.
+//!
+//! What bounds an address are its silent connections. Those that are being answered are bounded by slots
+//! and queue, so a proxy with many clients, or a program that asks many things at once, can use all of
+//! these; beyond both, an address that does not read its answers gets no further places.
 
 #[cfg(test)]
 mod tests;
@@ -20,11 +24,20 @@ use super::limits::Limits;
 /// Places for connections.
 pub struct Places {
     most: usize,
+    /// Of an address: those that are silent, and all.
+    most_silent: usize,
     most_of_address: usize,
     board: Arc<Board>,
     taken: AtomicUsize,
-    of_address: Mutex<HashMap<IpAddr, usize>>,
+    of_address: Mutex<HashMap<IpAddr, Counts>>,
     silent: Mutex<Silent>,
+}
+
+/// An address's connections.
+#[derive(Default)]
+struct Counts {
+    all: usize,
+    silent: usize,
 }
 
 /// Connections on which nothing is being answered, by when that began.
@@ -38,7 +51,7 @@ struct Silent {
 pub struct Place {
     places: Arc<Places>,
     address: IpAddr,
-    /// When it fell silent, in turns.
+    /// When it fell silent, in turns; 0 while it is being answered.
     turn: AtomicU64,
     dismissed: Arc<Notify>,
 }
@@ -48,11 +61,13 @@ pub struct Place {
 pub struct Answering(Option<Arc<Place>>);
 
 impl Places {
-    /// As many as limits allow; nobody is there.
-    pub fn new(limits: &Limits, board: Arc<Board>) -> Arc<Places> {
+    /// As many as limits allow; nobody is there. So many `requests` can be served or wait.
+    pub fn new(limits: &Limits, requests: usize, board: Arc<Board>) -> Arc<Places> {
+        let most_silent = limits.connections_of_address;
         Arc::new(Places {
             most: limits.connections,
-            most_of_address: limits.connections_of_address,
+            most_silent,
+            most_of_address: most_silent.saturating_add(requests),
             board,
             taken: AtomicUsize::new(0),
             of_address: Mutex::default(),
@@ -68,7 +83,10 @@ impl Places {
     /// A place for a connection of this address, silent as yet. Where all are taken, others are dismissed
     /// until one is given back; nothing if there is none to be had.
     pub async fn take(self: &Arc<Places>, address: IpAddr) -> Option<Arc<Place>> {
-        if self.of_address().get(&address).is_some_and(|count| *count >= self.most_of_address) {
+        let is_full = |counts: &Counts| {
+            counts.silent >= self.most_silent || counts.all >= self.most_of_address
+        };
+        if self.of_address().get(&address).is_some_and(is_full) {
             return None;
         }
         // One thread accepts, so nobody else takes what is given back.
@@ -79,7 +97,7 @@ impl Places {
             // The connection ends, and its place is given back.
             tokio::task::yield_now().await;
         }
-        *self.of_address().entry(address).or_default() += 1;
+        self.of_address().entry(address).or_default().all += 1;
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.board.connection(1);
         let place = Place {
@@ -92,7 +110,7 @@ impl Places {
         Some(Arc::new(place))
     }
 
-    fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, Counts>> {
         self.of_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,11 +136,28 @@ impl Place {
         silent.turns += 1;
         let turn = silent.turns;
         silent.dismissed.insert(turn, Arc::clone(&self.dismissed));
-        self.turn.store(turn, Ordering::Relaxed);
+        match self.turn.swap(turn, Ordering::Relaxed) {
+            0 => self.counts(|counts| counts.silent += 1),
+            earlier => drop(silent.dismissed.remove(&earlier)),
+        }
     }
 
     fn leave_the_silent(&self) {
-        self.places.silent().dismissed.remove(&self.turn.load(Ordering::Relaxed));
+        let turn = self.turn.swap(0, Ordering::Relaxed);
+        if turn > 0 {
+            // Whoever has been dismissed is not there any more.
+            self.places.silent().dismissed.remove(&turn);
+            self.counts(|counts| counts.silent -= 1);
+        }
+    }
+
+    fn counts(&self, change: impl FnOnce(&mut Counts)) {
+        let mut of_address = self.places.of_address();
+        let counts = of_address.entry(self.address).or_default();
+        change(counts);
+        if counts.all == 0 {
+            of_address.remove(&self.address);
+        }
     }
 }
 
@@ -137,14 +172,7 @@ impl Drop for Answering {
 impl Drop for Place {
     fn drop(&mut self) {
         self.leave_the_silent();
-        let mut of_address = self.places.of_address();
-        if let Some(count) = of_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                of_address.remove(&self.address);
-            }
-        }
-        drop(of_address);
+        self.counts(|counts| counts.all -= 1);
         self.places.taken.fetch_sub(1, Ordering::Relaxed);
         self.places.board.connection(-1);
     }

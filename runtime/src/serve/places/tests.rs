@@ -6,10 +6,11 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::*;
 
-fn places(most: usize, most_of_address: usize) -> Arc<Places> {
+/// So many connections, so many silent ones of an address, and so many requests.
+fn places(most: usize, most_silent: usize, requests: usize) -> Arc<Places> {
     let limits =
-        Limits { connections: most, connections_of_address: most_of_address, ..Limits::default() };
-    Places::new(&limits, Arc::new(Board::new("model", "isa", 1, 1)))
+        Limits { connections: most, connections_of_address: most_silent, ..Limits::default() };
+    Places::new(&limits, requests, Arc::new(Board::new("model", "isa", 1, 1)))
 }
 
 fn address(number: u8) -> IpAddr {
@@ -30,7 +31,7 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn the_longest_silent_makes_room() {
     run(async {
-        let places = places(3, 3);
+        let places = places(3, 3, 1);
         let mut connections = Vec::new();
         let mut taken = Vec::new();
         for number in 0..3 {
@@ -54,7 +55,7 @@ fn the_longest_silent_makes_room() {
 #[test]
 fn whoever_is_answered_keeps_its_place() {
     run(async {
-        let places = places(2, 2);
+        let places = places(2, 2, 1);
         let first = places.take(address(1)).await.unwrap();
         let second = places.take(address(2)).await.unwrap();
         let _connections = [connect(&first), connect(&second)];
@@ -70,7 +71,7 @@ fn whoever_is_answered_keeps_its_place() {
 #[test]
 fn nobody_makes_room_for_an_address_that_has_all_it_may_have() {
     run(async {
-        let places = places(2, 1);
+        let places = places(2, 1, 1);
         let other = places.take(address(1)).await.unwrap();
         let own = places.take(address(2)).await.unwrap();
         let connections = [connect(&other), connect(&own)];
@@ -83,9 +84,48 @@ fn nobody_makes_room_for_an_address_that_has_all_it_may_have() {
 }
 
 #[test]
+fn connections_that_are_answered_do_not_count_as_silent_ones_of_their_address() {
+    run(async {
+        let places = places(9, 1, 2);
+        let first = places.take(address(1)).await.unwrap();
+        assert!(places.take(address(1)).await.is_none());
+        let answering = first.answer();
+        let second = places.take(address(1)).await.unwrap();
+        let answering_too = second.answer();
+        let third = places.take(address(1)).await.unwrap();
+        // As many as there may be, and nobody is silent.
+        let third_answering = third.answer();
+        assert!(places.take(address(1)).await.is_none());
+        assert!(places.take(address(2)).await.is_some());
+        // Silent again: it counts, whatever else its address has.
+        drop((third_answering, second, answering_too));
+        assert!(places.take(address(1)).await.is_none());
+        drop(third);
+        assert!(places.take(address(1)).await.is_some());
+        drop((first, answering));
+        assert!(places.of_address().is_empty());
+    });
+}
+
+#[test]
+fn a_second_answer_on_a_connection_counts_once() {
+    run(async {
+        let places = places(9, 1, 1);
+        let place = places.take(address(1)).await.unwrap();
+        let both = [place.answer(), place.answer()];
+        assert!(places.take(address(1)).await.is_some());
+        drop(both);
+        assert!(places.take(address(1)).await.is_none());
+        assert_eq!(places.silent().dismissed.len(), 1);
+        drop(place);
+        assert!(places.silent().dismissed.is_empty() && places.of_address().is_empty());
+    });
+}
+
+#[test]
 fn a_place_is_given_back() {
     run(async {
-        let places = places(1, 1);
+        let places = places(1, 1, 1);
         for _ in 0..3 {
             let place = places.take(address(1)).await.unwrap();
             let answering = place.answer();
