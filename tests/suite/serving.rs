@@ -37,7 +37,7 @@ use crate::trial;
 type Check = (&'static str, fn() -> Result<()>);
 
 pub fn trials() -> Vec<Trial> {
-    let checks: [Check; 41] = [
+    let checks: [Check; 42] = [
         ("answers", answers::answers),
         ("streams", answers::streams),
         ("probabilities", answers::probabilities),
@@ -48,6 +48,7 @@ pub fn trials() -> Vec<Trial> {
         ("killed", faults::killed),
         ("keys", keys::keys),
         ("limits", limits::limits),
+        ("pace", limits::pace),
         ("places", limits::places),
         ("proxied", limits::proxied),
         ("large_bodies", limits::large_bodies),

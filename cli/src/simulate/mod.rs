@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::Args;
 use weir_runtime::command::bench::steps::StepTimes;
 use weir_runtime::command::{MAX_SLOTS, say, whole};
+use weir_runtime::scheduler::QueueLimit;
 
 use self::fit::{FitError, StepCosts, held_out_errors};
 use self::lengths::Lengths;
@@ -101,7 +102,7 @@ struct ServerOptions {
     step_rows: Option<u32>,
 
     /// Requests that wait for a slot at most; further ones are refused with status 429 [default: two per
-    /// slot]
+    /// slot, or as many as were answered in the last ten seconds, 512 at most]
     #[arg(long, value_name = "N", value_parser = whole(0, MOST_QUEUE), allow_hyphen_values = true)]
     queue: Option<u32>,
 
@@ -156,9 +157,9 @@ impl Simulate {
         let mut shape = times.shape.clone();
         shape.step_rows = step_rows.unwrap_or(shape.step_rows);
         let slots = slots.unwrap_or(shape.slots);
-        let queue = queue.unwrap_or(2 * slots);
+        let queue = QueueLimit::new(slots, queue);
         // Whoever is refused asks again at once, and no time passes.
-        let places = (slots + queue) as usize;
+        let places = (slots + queue.least()) as usize;
         let endless = self.offer.bounds().requests.is_none();
         if self.offer.concurrency.is_some_and(|concurrency| concurrency > places) && endless {
             return Err(Failure::usage(format!(

@@ -24,6 +24,10 @@ pub fn head(times: &StepTimes, server: &Server, errors: &[FitError]) -> String {
     let StepTimes { model, dtype, kv, isa, threads, .. } = times;
     let Server { slots, queue, shape, .. } = server;
     let rows = shape.step_rows;
+    let queue = match (queue.least(), queue.most()) {
+        (least, most) if least == most => least.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    };
     let mut head = format!(
         "{model}, {dtype}, cache {kv}, {isa}, threads {threads}: {slots} slots, {queue} in the queue, \
          {rows} rows a step\n"
@@ -105,7 +109,8 @@ impl Prediction {
             "isa": times.isa,
             "threads": times.threads,
             "slots": server.slots,
-            "queue": server.queue,
+            "queue": server.queue.least(),
+            "queue_most": server.queue.most(),
             "step_rows": server.shape.step_rows,
             "steps": steps,
             "tiles": tiles,

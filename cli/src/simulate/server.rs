@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use weir_runtime::command::bench::steps::{StepLoad, StepShape};
-use weir_runtime::scheduler::{Admission, Scheduler, SchedulerLimits, SequenceId, StepPlan, Turn};
+use weir_runtime::scheduler::{
+    Admission, QueueLimit, Scheduler, SchedulerLimits, SequenceId, StepPlan, Turn,
+};
 
 use super::fit::StepCosts;
 use super::source::{Asked, Source};
@@ -22,8 +24,8 @@ pub struct Server {
     pub costs: StepCosts,
     /// Sequences at once.
     pub slots: u32,
-    /// Requests that wait for a slot, at most.
-    pub queue: u32,
+    /// Requests that wait for a slot, at most, when nothing has been answered.
+    pub queue: QueueLimit,
     /// Seconds that a request waits for a slot, at most.
     pub queue_timeout: Option<f64>,
     /// Seconds that a request takes, at most.
@@ -71,6 +73,7 @@ struct Simulation<'s, 'd> {
     /// Owners by their keys.
     owners: HashMap<Option<String>, u32>,
     next: SequenceId,
+    queue: QueueLimit,
     now: f64,
     last_end: f64,
     most_at_once: usize,
@@ -94,6 +97,7 @@ impl Server {
             open: BTreeMap::new(),
             owners: HashMap::new(),
             next: 0,
+            queue: self.queue.clone(),
             now: 0.0,
             last_end: 0.0,
             most_at_once: 0,
@@ -132,7 +136,8 @@ impl Simulation<'_, '_> {
             let message = format!("a prompt of {prompt_rows} tokens, and the context is {context}");
             return self.end(at, Err(Failed { kind: Kind::Status(400), message }));
         }
-        let places = u64::from(self.server.slots) + u64::from(self.server.queue);
+        let waiting = self.queue.at(self.now as u64);
+        let places = u64::from(self.server.slots) + u64::from(waiting);
         if self.open.len() as u64 >= places {
             self.utilisation.refused += 1;
             let message = "all slots and places in the queue were taken".to_owned();
@@ -152,6 +157,9 @@ impl Simulation<'_, '_> {
     /// A request has ended, one way or the other.
     fn end(&mut self, at: f64, answer: Result<Answer, Failed>) {
         self.last_end = self.last_end.max(at);
+        if answer.is_ok() {
+            self.queue.ended(at as u64);
+        }
         self.outcomes.push(Outcome { late: None, answer });
         self.source.ended(at);
     }

@@ -61,7 +61,7 @@ pub struct Serve {
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<AllowedOrigin>,
     /// Requests that wait for a slot at most; further ones are refused with status 429 [default: two per
-    /// slot]
+    /// slot, or as many as were answered in the last ten seconds, 512 at most]
     #[arg(long, value_name = "N", value_parser = whole(0, MAX_QUEUE), allow_hyphen_values = true)]
     pub queue: Option<u32>,
     /// Seconds that a request waits for a slot at most [default: no limit]

@@ -2,7 +2,7 @@
 //! output, no tensors.
 //!
 //! * Sequences wait for a slot, by priority and fairly between owners (`queue`); they join and leave
-//!   between steps.
+//!   between steps. How many may wait is for whoever takes requests in to ask (`limit`).
 //! * Several samples of one prompt wait for room for all of them. The prompt is computed once; the others
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
@@ -15,11 +15,13 @@
 //!   a decode step of everybody else. One long prompt runs at a time; the others keep their slots
 //!   and wait for it in order. A sequence whose rows are selected anew is such a prompt for a while.
 
+mod limit;
 mod places;
 mod queue;
 #[cfg(test)]
 mod tests;
 
+pub use limit::QueueLimit;
 pub use places::Held;
 use places::Places;
 pub use queue::Turn;

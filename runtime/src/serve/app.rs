@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, StatusCode, header};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Sender;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::asked::check_size;
 use super::board::Board;
@@ -17,6 +17,7 @@ use super::failure::Failure;
 use super::keys::{Keys, Tenant};
 use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
+use super::queue::{HeldPlaces, RequestPlaces};
 use super::traces::{Moments, Traces};
 use super::worker::Job;
 use crate::machine::Residence;
@@ -59,8 +60,7 @@ pub struct App {
     pub queue_timeout: Option<Duration>,
     pub(super) request_timeout: Option<Duration>,
     pub(super) jobs: Sender<Job>,
-    pub(super) places: Arc<Semaphore>,
-    pub(super) all_places: usize,
+    pub(super) places: Arc<RequestPlaces>,
     pub(super) keys: RwLock<Arc<Keys>>,
     pub(super) draining: AtomicBool,
     pub(super) ids: Arc<Ids>,
@@ -173,7 +173,7 @@ impl App {
 
     /// Answers that are being given or wait, those that the engine has not heard of yet among them.
     pub fn places_taken(&self) -> usize {
-        self.all_places - self.places.available_permits()
+        self.places.taken()
     }
 
     /// Refuses a text that cannot fit, whatever its tokens are, before time and memory are spent on them.
@@ -222,23 +222,15 @@ impl App {
             self.rules.check(request)?;
         }
         let answers = requests.len() * samples as usize;
-        if answers > self.all_places {
-            let message = format!(
-                "{answers} answers at once, and there are slots and places in the queue for {}",
-                self.all_places
-            );
-            return Err(Failure::field("n", message));
-        }
-        let waiting = self.all_places - self.slots as usize;
-        let places = Arc::clone(&self.places).try_acquire_many_owned(answers as u32);
-        let places = places.map_err(|_| Failure::queue_is_full(waiting))?;
+        let is_constrained = requests.iter().any(|request| request.constraint.is_some());
+        let places = self.places.take(answers, is_constrained)?;
         self.queue(requests, samples, moments, places)
     }
 
     /// Queues further requests of somebody who has been answered some, which have been checked: waits for
     /// places, as long as it may wait for a slot.
     pub async fn ask_on(&self, requests: Vec<Request>) -> Result<Inbox, Failure> {
-        let places = Arc::clone(&self.places).acquire_many_owned(requests.len() as u32);
+        let places = self.places.wait(requests.len());
         let places = match self.queue_timeout {
             None => places.await,
             Some(limit) => match tokio::time::timeout(limit, places).await {
@@ -246,8 +238,7 @@ impl App {
                 Err(_) => return Err(Failure::waited_too_long()),
             },
         };
-        let places = places.map_err(|_| Failure::draining())?;
-        self.queue(requests, 1, None, places)
+        self.queue(requests, 1, None, places?)
     }
 
     fn queue(
@@ -255,7 +246,7 @@ impl App {
         requests: Vec<Request>,
         samples: u32,
         moments: Option<Arc<Moments>>,
-        places: OwnedSemaphorePermit,
+        places: HeldPlaces,
     ) -> Result<Inbox, Failure> {
         let (outbox, inbox) = mailbox(requests.len() * samples as usize);
         let asked = Instant::now();

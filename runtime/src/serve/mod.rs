@@ -25,6 +25,7 @@ mod keys;
 mod limits;
 mod mailbox;
 mod places;
+mod queue;
 mod reading;
 mod routes;
 mod socket;
@@ -53,6 +54,7 @@ use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
+use queue::RequestPlaces;
 use tls::Tls;
 pub use tls::TlsFiles;
 use traces::Traces;
@@ -61,6 +63,7 @@ use worker::Worker;
 use crate::forward::StepModel;
 use crate::machine::Residence;
 use crate::memory::{MemoryCeiling, product, sum};
+use crate::scheduler::QueueLimit;
 use crate::{Model, RuntimeError, RuntimeOptions, cores};
 
 /// How a server runs.
@@ -84,7 +87,7 @@ pub struct ServerOptions {
     pub is_open: bool,
     /// Origins whose pages may ask, beside the server's own.
     pub allowed_origins: Vec<AllowedOrigin>,
-    /// Requests that wait for a slot, at most; absent: twice the slots.
+    /// Requests that wait for a slot, at most; absent: as [`QueueLimit`] has it.
     pub queue: Option<u32>,
     /// How long a request waits for a slot.
     pub queue_timeout: Option<Duration>,
@@ -174,9 +177,8 @@ impl ServerOptions {
         }
     }
 
-    /// Requests that are served or wait, at most.
-    fn places(&self, slots: u32) -> u32 {
-        slots.saturating_add(self.queue.unwrap_or(slots.saturating_mul(2)))
+    fn queue_limit(&self, slots: u32) -> QueueLimit {
+        QueueLimit::new(slots, self.queue)
     }
 }
 
@@ -198,6 +200,9 @@ fn listen(options: &mut ServerOptions) -> Result<std::net::TcpListener, RuntimeE
 /// Bytes of text and JSON for a token of an answer that its client has not read yet.
 const TOKEN_BYTES: u64 = 16;
 
+/// Bytes of a token of a prompt that waits.
+const PROMPT_TOKEN_BYTES: u64 = 4;
+
 /// What a server with these options can use at most.
 pub fn memory_ceiling(
     model: &Model,
@@ -206,14 +211,16 @@ pub fn memory_ceiling(
     let engine = model.memory_ceiling(&options.runtime)?;
     let header = model.compiled().header();
     let slots = options.runtime.slots_of(model.compiled());
+    let queue = options.queue_limit(slots);
     let (answers, constraints) = match model.gives() {
         HeadResult::Logits => (
             product([slots.into(), header.context.into(), TOKEN_BYTES]),
-            model.constraint_memory(slots, options.places(slots))?,
+            model.constraint_memory(slots, slots.saturating_add(queue.least()))?,
         ),
         HeadResult::Hidden => (embeddings::memory(&options.limits, slots, header.head_width), 0),
     };
-    let server = options.limits.memory(model.longest_text()?, answers);
+    let prompts = product([queue.most().into(), header.context.into(), PROMPT_TOKEN_BYTES]);
+    let server = options.limits.memory(model.longest_text()?, sum([answers, prompts]));
     let traces = options.trace_file.as_ref().map_or(0, |_| traces::MEMORY);
     let tls = options.tls.as_ref().map_or(0, |_| options.limits.tls_memory());
     Ok(MemoryCeiling { server: sum([server, constraints, traces, tls]), ..engine })
@@ -262,7 +269,8 @@ async fn run(
     let traces = traces
         .transpose()
         .map_err(|error| RuntimeError::Machine(format!("traces cannot be written: {error}")))?;
-    let all_places = options.places(slots) as usize;
+    let places = RequestPlaces::new(slots, options.queue_limit(slots));
+    let all_places = places.all();
     let (jobs, taken) = mpsc::channel(all_places);
     let worker = Worker::new(engine, taken, Arc::clone(&board));
     let (died, death) = watch::channel(false);
@@ -299,8 +307,7 @@ async fn run(
         queue_timeout: options.queue_timeout,
         request_timeout: options.request_timeout,
         jobs,
-        places: Arc::new(Semaphore::new(all_places)),
-        all_places,
+        places,
         keys: RwLock::new(Arc::new(keys)),
         draining: AtomicBool::new(false),
         ids: Arc::new(Ids::default()),

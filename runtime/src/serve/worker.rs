@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver;
 
 use super::board::Board;
 use super::mailbox::{End, Outbox};
+use super::queue::HeldPlaces;
 use super::traces::Moments;
 use crate::forward::{StepFault, StepModel};
 use crate::{Engine, Event, FinishReason, Request, RequestId, RuntimeError};
@@ -35,7 +35,7 @@ pub struct Job {
     /// Until when it must be answered.
     pub answer_until: Option<Instant>,
     /// Its places in the queue, one per answer.
-    pub places: OwnedSemaphorePermit,
+    pub places: HeldPlaces,
     /// Where it is noted what its time goes to, if somebody wants to know.
     pub moments: Option<Arc<Moments>>,
 }
@@ -46,14 +46,15 @@ struct OpenJob {
     asked: Instant,
     waits_until: Option<Instant>,
     answer_until: Option<Instant>,
-    places: OwnedSemaphorePermit,
+    places: HeldPlaces,
     moments: Option<Arc<Moments>>,
 }
 
 impl OpenJob {
     /// Ends an answer. Its place is given back first: whoever hears of the end may ask again at once.
     fn end(&mut self, number: usize, text: &str, end: End) {
-        drop(self.places.split(1));
+        let is_cut = matches!(end, End::Finished(FinishReason::Cancelled, _));
+        self.places.give_back(matches!(end, End::Finished(..)) && !is_cut);
         self.outbox.end(number, text, end);
     }
 }

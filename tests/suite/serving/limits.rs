@@ -29,6 +29,24 @@ pub fn queue() -> Result<()> {
     Ok(())
 }
 
+/// More may wait than two a slot where as many are answered in ten seconds.
+pub fn pace() -> Result<()> {
+    let server = start_slow(&[])?;
+    let short = completion(json!({"max_tokens": 1}));
+    for _ in 0..16 {
+        server.post_ok("/v1/completions", &short)?;
+    }
+    let streams = (0..20).map(|_| begin(&server, &long_one())).collect::<Result<Vec<_>>>()?;
+    server.until("four answers and sixteen that wait", |status| {
+        status["slots"]["running"] == 4 && status["slots"]["waiting"] == 16
+    })?;
+    let grammar = completion(json!({"response_format": {"type": "json_object"}}));
+    let refused = server.post("/v1/completions", &grammar)?;
+    ensure!(refused.status == 429, "a grammar among many: {} {}", refused.status, refused.body);
+    drop(streams);
+    server.until("an empty server", |status| status["slots"]["running"] == 0)
+}
+
 /// One address, a proxy's for one, can use all slots and places in the queue; what bounds it are its
 /// silent connections.
 pub fn proxied() -> Result<()> {

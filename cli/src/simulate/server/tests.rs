@@ -20,6 +20,7 @@ fn server(slots: u32, queue: u32) -> Server {
         caches: vec![CacheRows { layers: 2, rows: 256, window: 0 }],
     };
     let costs = StepCosts { step: 0.01, ..StepCosts::default() };
+    let queue = QueueLimit::new(slots, Some(queue));
     Server { shape, costs, slots, queue, queue_timeout: None, request_timeout: None }
 }
 

@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use weir_abi::{CacheLayout, CachePolicy, HeadResult};
 
 use super::*;
 use crate::SamplingOptions;
 use crate::cache::KeptRows;
 use crate::forward::{LongPrompt, ModelShape, Past, StepFault, StepRow};
+use crate::scheduler::QueueLimit;
 use crate::serve::mailbox::{Inbox, mailbox};
+use crate::serve::queue::RequestPlaces;
 
 const VOCABULARY: u32 = 64;
 const ROWS: u32 = 4096;
@@ -109,7 +111,7 @@ fn request(seed: u64) -> Request {
 }
 
 /// A job without limits of time, and where its answers are read.
-fn job(requests: Vec<Request>, samples: u32, places: OwnedSemaphorePermit) -> (Job, Inbox) {
+fn job(requests: Vec<Request>, samples: u32, places: HeldPlaces) -> (Job, Inbox) {
     let (outbox, inbox) = mailbox(requests.len() * samples as usize);
     let asked = Instant::now();
     let (waits_until, answer_until, moments) = (None, None, None);
@@ -122,7 +124,7 @@ fn a_step_allocates_nothing_once_its_readers_have_read() {
     let engine = Engine::new(counting(4), None, vec![]);
     let (_jobs, taken) = mpsc::channel(1);
     let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 4, ROWS)));
-    let places = Arc::new(Semaphore::new(4)).try_acquire_many_owned(4).unwrap();
+    let places = RequestPlaces::new(4, QueueLimit::new(4, None)).take(4, false).ok().unwrap();
     let (asked, mut inbox) = job(vec![request(0), request(1)], 2, places);
     worker.begin(Job { moments: Some(Arc::default()), ..asked });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -144,13 +146,13 @@ fn a_step_allocates_nothing_once_its_readers_have_read() {
 
 /// Notes how many places were free when it was woken.
 struct Watcher {
-    places: Arc<Semaphore>,
+    places: Arc<RequestPlaces>,
     free: AtomicUsize,
 }
 
 impl Wake for Watcher {
     fn wake(self: Arc<Self>) {
-        self.free.store(self.places.available_permits(), Ordering::Relaxed);
+        self.free.store(self.places.all() - self.places.taken(), Ordering::Relaxed);
     }
 }
 
@@ -160,10 +162,10 @@ fn whoever_hears_of_an_end_finds_its_place_free() {
     let engine = Engine::new(counting(2), None, vec![]);
     let (_jobs, taken) = mpsc::channel(1);
     let mut worker = Worker::new(engine, taken, Arc::new(Board::new("m", "none", 2, ROWS)));
-    let places = Arc::new(Semaphore::new(2));
+    let places = RequestPlaces::new(2, QueueLimit::new(2, Some(0)));
     let short = Request { max_tokens: Some(1), ..request(0) };
     let long = Request { max_tokens: Some(4), ..request(0) };
-    let taken_places = Arc::clone(&places).try_acquire_many_owned(2).unwrap();
+    let taken_places = places.take(2, false).ok().unwrap();
     let (asked, mut inbox) = job(vec![short, long], 1, taken_places);
     worker.begin(asked);
     let watcher = Arc::new(Watcher { places, free: AtomicUsize::new(0) });
