@@ -33,8 +33,7 @@ impl Weight {
     }
 }
 
-/// eˣ for x of 0 and below, to within 3 units in the last place; 0 below [`LEAST`] and for what is no
-/// number.
+/// eˣ for x of 0 and below, to within 3 · 2⁻²³ of it; 0 below [`LEAST`] and for what is no number.
 #[inline]
 fn exp(x: f32) -> f32 {
     /// Added and subtracted again it leaves a whole number, whose lowest bits are the sum's.

@@ -73,6 +73,10 @@ proptest! {
                 prop_assert_eq!(alone, *before, "guesses displace nothing");
             }
             prop_assert!(plan.rows.iter().map(|rows| rows.rows).sum::<u32>() <= limits.rows);
+            let one_by_one = unguessed.decoding as u32;
+            let of_prompts = unguessed.rows.iter().map(|rows| rows.rows).sum::<u32>() - one_by_one;
+            let remaining = limits.rows - one_by_one;
+            prop_assert!(of_prompts <= remaining.saturating_sub(one_by_one).max(remaining.div_ceil(2)));
             prop_assert!(!plan.is_empty() || scheduler.is_idle());
             let planned: BTreeSet<_> = plan.rows.iter().map(|rows| rows.sequence).collect();
             prop_assert_eq!(planned.len(), plan.rows.len(), "a sequence occurs once in a step");
@@ -152,6 +156,26 @@ proptest! {
             .filter(|s| arrivals[*s as usize].prompt_rows <= limits.direct_rows).collect();
         prop_assert!(longs.is_sorted() && directs.is_sorted(), "first come, first served");
     }
+}
+
+/// Rows of a prompt beside so many sequences that decode.
+fn prompt_rows_beside(decoding: u32) -> u32 {
+    let limits = SchedulerLimits { slots: 200, blocks: 200, rows: 128, direct_rows: 1000 };
+    let mut scheduler = Scheduler::new(limits);
+    let mut plan = StepPlan::default();
+    (0..decoding).for_each(|sequence| scheduler.submit(sequence.into(), 1));
+    while plan.decoding < decoding as usize {
+        scheduler.plan(&mut plan, first_free);
+    }
+    scheduler.submit(decoding.into(), 1000);
+    scheduler.plan(&mut plan, first_free);
+    plan.rows[plan.decoding..].iter().map(|rows| rows.rows).sum()
+}
+
+#[test]
+fn sequences_that_decode_count_twice_beside_prompts() {
+    let beside = [0, 1, 16, 42, 43, 64, 127, 128].map(prompt_rows_beside);
+    assert_eq!(beside, [128, 126, 96, 44, 43, 32, 1, 0]);
 }
 
 #[test]
