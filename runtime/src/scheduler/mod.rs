@@ -7,9 +7,9 @@
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
-//!   of any size. A row that decodes takes about twice as long as one of a prompt, for it reads its keys
-//!   by itself and has logits; so as many rows again are left out where there are prompts, that those who
-//!   decode wait for no more than a tile takes alone. Half of what remains is the prompts' in any case.
+//!   of any size. Where anybody decodes it is half of what remains: those wait for the whole step, which
+//!   takes a row that decodes for longer than one of a prompt, for it reads its keys by itself and has
+//!   logits; and prompts lose little by it, since products of half a step's rows are as fast.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
 //!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
@@ -295,7 +295,7 @@ impl Scheduler {
         plan.tile = None;
         let decoding = self.plan_decode(plan);
         let remaining = self.limits.rows - decoding;
-        let mut budget = remaining.saturating_sub(decoding).max(remaining.div_ceil(2));
+        let mut budget = if decoding > 0 { remaining.div_ceil(2) } else { remaining };
         plan.decoding = plan.rows.len();
         self.order.clear();
         self.order.extend(0..self.running.len());
