@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use weir_tests::server::Server;
 
 use super::{begin, completion, long_one, start, start_slow};
 
@@ -60,18 +61,24 @@ pub fn proxied() -> Result<()> {
                 == Some(count)
         })?;
     }
-    let mut silent = Vec::new();
-    for _ in 0..3 {
-        let mut stream = server.connect()?;
-        stream.write_all(b"GET / HT")?;
-        silent.push(stream);
-    }
-    let refused = server.get("/v1/models");
-    ensure!(refused.is_err(), "a fourth silent connection of one address: {refused:?}");
+    let _silent = all_silent(&server, 3)?;
     for stream in &mut answered[..4] {
         stream.read_exact(&mut [0; 16])?;
     }
     Ok(())
+}
+
+/// As many connections as one address may have on which nothing is being answered; one more is refused.
+fn all_silent(server: &Server, most: usize) -> Result<Vec<TcpStream>> {
+    let begin = || -> Result<TcpStream> {
+        let mut stream = server.connect()?;
+        stream.write_all(b"GET / HT")?;
+        Ok(stream)
+    };
+    let silent = (0..most).map(|_| begin()).collect::<Result<Vec<_>>>()?;
+    let refused = server.get("/v1/models");
+    ensure!(refused.is_err(), "{most} silent connections and one of one address: {refused:?}");
+    Ok(silent)
 }
 
 pub fn limits() -> Result<()> {
@@ -91,15 +98,7 @@ pub fn limits() -> Result<()> {
     ensure!(server.ask("GET", "/v1/models", &fields, "")?.status == 431, "many fields");
     // Those who say nothing keep others of their address out, and are sent away themselves.
     let begin = std::time::Instant::now();
-    let mut silent = Vec::new();
-    for _ in 0..8 {
-        let mut stream = server.connect()?;
-        stream.write_all(b"GET / HT")?;
-        silent.push(stream);
-    }
-    let refused = server.get("/v1/models");
-    ensure!(refused.is_err(), "nine connections of one address: {refused:?}");
-    for mut stream in silent {
+    for mut stream in all_silent(&server, 8)? {
         let mut answer = Vec::new();
         // Closed, or reset.
         let _ = stream.read_to_end(&mut answer);
