@@ -58,7 +58,7 @@ impl Tls {
         // of them and kept: later, when the server is confined, it could not be.
         let random = rustls_graviola::default_provider().secure_random;
         random.fill(&mut [0; 32]).map_err(|_| {
-            RuntimeError::Machine("TLS needs random numbers, and this system gives none".to_owned())
+            RuntimeError::Machine("TLS needs random numbers, and /dev/random gives none".to_owned())
         })?;
         let current = RwLock::new(files.read(UnixTime::now())?);
         Ok(Tls { files: files.clone(), current })
