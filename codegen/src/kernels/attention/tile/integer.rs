@@ -109,6 +109,8 @@ pub(in crate::kernels::attention) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>
 impl Product for Codes {
     fn blocks(&self, is_few: bool) -> Blocks {
         match (self.width, self.dots, is_few) {
+            // One query's values are read once, in the order in which they lie: quads of all columns.
+            (_, Dots::Pairs, true) if self.goes_on() => Blocks { rows: &[1], columns: 8 },
             (_, Dots::Pairs, _) => Blocks { rows: &[4, 2, 1], columns: 2 },
             (Width::Eight, _, true) => Blocks { rows: &[2, 1], columns: 4 },
             (Width::Eight, _, false) => Blocks { rows: &[6, 4, 2, 1], columns: 2 },
@@ -210,6 +212,19 @@ impl Codes {
                         let right = right + column;
                         let [plain, signed] = if is_key { [right, left] } else { [left, right] };
                         v.add_dots(sum(row, column), plain, signed)?;
+                    }
+                }
+            }
+            Dots::Pairs if rows == 1 => {
+                let [odd, lower, upper, product] = [1, 2, 3, 4].map(|place| right + place);
+                v.broadcast(lower, left_at(0))?;
+                v.broadcast(upper, left_at(0) + 4)?;
+                for column in 0..columns {
+                    v.load(right, RIGHT + start(column))?;
+                    v.words(right, odd, is_key)?;
+                    for (left, words) in [(lower, right), (upper, odd)] {
+                        v.multiply_words(product, left, words)?;
+                        v.add_ints(column, column, product)?;
                     }
                 }
             }
