@@ -8,7 +8,7 @@
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
 //!   of any size. Those who decode wait for the whole step, so beside them a step is to take no longer
-//!   than one of prompts alone: a row that decodes counts as [`ROWS_OF_DECODING`] of prompts. Half of
+//!   than one of prompts alone: a row that decodes counts as three of prompts. Half of
 //!   what remains goes to prompts in any case, or they would starve where nearly all slots decode.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
 //!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
