@@ -8,8 +8,8 @@
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
 //!   of any size. Those who decode wait for the whole step, so beside them a step is to take no longer
-//!   than one of prompts alone: a row that decodes counts as three of prompts. Half of
-//!   what remains goes to prompts in any case, or they would starve where nearly all slots decode.
+//!   than one of prompts alone: a row that decodes counts as several of prompts. Half of what remains
+//!   goes to prompts in any case, or they would starve where nearly all slots decode.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
 //!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one
@@ -45,7 +45,7 @@ pub struct SchedulerLimits {
     pub direct_rows: u32,
 }
 
-/// Rows of prompts that take as long as one that decodes, which reads its keys by itself and has logits:
+/// Rows of prompts that take at least as long as one that decodes, which reads its keys by itself and has logits:
 /// 2.3 measured with 16 sequences of 110m at 560 rows, by steps of both kinds together.
 const ROWS_OF_DECODING: u32 = 3;
 

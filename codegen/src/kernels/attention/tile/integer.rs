@@ -215,6 +215,7 @@ impl Codes {
                     }
                 }
             }
+            // A single row needs the words of a column once, so registers are left for more columns.
             Dots::Pairs if rows == 1 => {
                 let [odd, lower, upper, product] = [1, 2, 3, 4].map(|place| right + place);
                 v.broadcast(lower, left_at(0))?;
