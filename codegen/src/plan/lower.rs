@@ -23,7 +23,8 @@ use crate::kernels::rounding::Source;
 use crate::pack::PackedLayout;
 use crate::weights::{self, WeightForm, WeightSlot, WeightSource};
 
-/// Floats of a cache line: row strides of buffers are multiples.
+/// Floats of a cache line. Row strides of buffers are an odd number of them: rows that lie a power of two
+/// apart crowd into few sets of the cache, and a product of many rows writes one column of all of them.
 const LINE: usize = 16;
 
 /// What is compiled to one segment.
@@ -239,7 +240,7 @@ impl Lowering<'_> {
     /// A new buffer for values of these sizes.
     fn buffer(&mut self, dims: Vec<usize>, row_stride: Option<usize>) -> View {
         let width: usize = dims.iter().product();
-        let row_stride = row_stride.unwrap_or(width.next_multiple_of(LINE));
+        let row_stride = row_stride.unwrap_or(width.next_multiple_of(LINE) | LINE);
         self.buffers.push(row_stride * 4);
         View::dense(Root::Buffer(self.buffers.len() - 1), row_stride, dims)
     }

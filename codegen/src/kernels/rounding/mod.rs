@@ -15,7 +15,7 @@
 //! | file | job |
 //! |---|---|
 //! | `portable` | 128-bit vectors by Cranelift; any block and gate |
-//! | `wide` | 256-bit vectors, assembled, for all other levels: these kernels wait for memory and for each other's results, and 512 bits gain nothing that a step would notice |
+//! | `wide` | 256-bit vectors, assembled, for all other levels; gate and codes in 512 bits where there are such |
 
 mod portable;
 mod wide;
@@ -144,12 +144,9 @@ impl RoundingSpec {
             Source::Row | Source::RmsNorm { .. } => true,
             Source::Gated { activation, .. } => activation == UnaryOp::Silu,
         };
-        let is_gate = matches!(self.source, Source::Gated { .. });
         let vectors = match level {
             IsaLevel::Portable => return None,
-            _ if level >= IsaLevel::Avx512 && is_gate && blocks.scaling == Scaling::Block => {
-                Vectors::Of512Bits
-            }
+            _ if level >= IsaLevel::Avx512 => Vectors::Of512Bits,
             _ => Vectors::Of256Bits,
         };
         (is_whole && is_known).then_some((blocks, vectors))

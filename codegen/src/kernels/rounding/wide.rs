@@ -1,4 +1,5 @@
-//! The assembled version in 256-bit vectors; where there are longer ones, the gate is in 512 bits.
+//! The assembled version in 256-bit vectors; where there are longer ones, the gate and the records are in
+//! 512 bits.
 //!
 //! A block is taken in two passes: its values, kept on the stack if they are not the row's own, with
 //! the largest magnitude; then codes and their sum. Where a row has one scale, a pass over all of its
@@ -7,6 +8,7 @@
 //! what shares a scale with it has codes 0 and a scale that is not finite, as in the portable version.
 
 mod gate;
+mod records;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -67,6 +69,14 @@ enum Constant {
     Sixteens,
     /// 256 in the words of each unit's second four.
     SecondFour,
+    /// The sign of a byte, in every byte.
+    Signs,
+    /// 8 in every byte.
+    Eights,
+    /// The first four bytes, of each four lanes.
+    FirstFour,
+    /// Their signs, and eights in the second half of the four lanes.
+    SignsThenEights,
 }
 
 /// Coefficients of the exponential's series, as in `emit::math`.
@@ -92,9 +102,14 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
     words.extend(SERIES.map(f32::to_bits));
     words.extend([127, 1f32.to_bits(), (blocks.reduction as f32).to_bits(), epsilon.to_bits()]);
     words.push(0x0010_0010);
-    let second_four = [0, 0, 0x0100_0100, 0x0100_0100].repeat(2);
-    let uniform = words.into_iter().map(|word| [word; 8]);
-    uniform.chain([std::array::from_fn(|lane| second_four[lane])]).collect()
+    let uniform = |word: u32| [word; 8];
+    let repeated = |four: [u32; 4]| std::array::from_fn(|lane| four[lane % 4]);
+    let mut constants: Vec<[u32; 8]> = words.into_iter().map(uniform).collect();
+    constants.push(repeated([0, 0, 0x0100_0100, 0x0100_0100]));
+    constants.extend([0x8080_8080, 0x0808_0808].map(uniform));
+    constants.push(repeated([u32::MAX, 0, 0, 0]));
+    constants.push(repeated([0x8080_8080, 0, 0x0808_0808, 0x0808_0808]));
+    constants
 }
 
 fn constant(which: Constant) -> AsmMemoryOperand {
@@ -159,7 +174,10 @@ pub(super) fn assemble(
 
     code.set_label(&mut next_block)?;
     block_values(code, blocks, source, vectors)?;
-    codes(code, blocks, source)?;
+    match vectors {
+        Vectors::Of256Bits => codes(code, blocks, source)?,
+        Vectors::Of512Bits => records::codes(code, blocks, source)?,
+    }
     code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
     code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
     code.add(RECORD, blocks.record_bytes() as i32)?;
@@ -383,26 +401,39 @@ fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
     Ok(())
 }
 
-/// The block's record; the largest magnitude is in the lower lanes of its register.
-fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
-    let block = blocks.block;
-    let small = |which: Constant| xmmword_ptr(constant(which));
-    let (inverse, is_usual, sum, pairs) = (ymm13, xmm12, xmm11, ymm8);
+fn small(which: Constant) -> AsmMemoryOperand {
+    xmmword_ptr(constant(which))
+}
+
+/// The record's scale. Leaves its inverse in xmm1, and in xmm12 which codes count: all, where the largest
+/// magnitude, which is in the lower lanes of its register, is above the negligible and below infinity.
+fn scale(code: &mut CodeAssembler, block: usize) -> Emitted {
     code.vmovss(xmm1, dword_ptr(constant(Constant::Levels)))?;
     code.vdivss(xmm0, xmm14, xmm1)?;
     code.vmovss(dword_ptr(RECORD + block), xmm0)?;
     code.vdivss(xmm1, xmm1, xmm14)?;
-    code.vbroadcastss(inverse, xmm1)?;
-    // Codes count where the largest is above the negligible and below infinity.
     code.vmovups(xmm0, small(Constant::Infinity))?;
     code.vpcmpgtd(xmm0, xmm0, xmm14)?;
-    code.vpcmpgtd(is_usual, xmm14, small(Constant::Negligible))?;
-    code.vpand(is_usual, is_usual, xmm0)?;
+    code.vpcmpgtd(xmm12, xmm14, small(Constant::Negligible))?;
+    code.vpand(xmm12, xmm12, xmm0)
+}
+
+/// Where the block's values are.
+fn block_place(source: Source) -> AsmRegister64 {
+    if source == Source::Row { BLOCK_INPUT } else { rsp }
+}
+
+/// The block's record.
+fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
+    let block = blocks.block;
+    let (inverse, is_usual, sum, pairs) = (ymm13, xmm12, xmm11, ymm8);
+    scale(code, block)?;
+    code.vbroadcastss(inverse, xmm1)?;
     code.vpxor(sum, sum, sum)?;
     code.vpxor(pairs, pairs, pairs)?;
     code.vmovups(xmm9, small(Constant::Ones8))?;
     code.vmovups(xmm10, small(Constant::Ones16))?;
-    let from = if source == Source::Row { BLOCK_INPUT } else { rsp };
+    let from = block_place(source);
     for sixteen in 0..block / 16 {
         // Two sixteens take turns with registers.
         let [low, high] = [0, 1].map(|half| YMM[sixteen % 2 * 4 + half]);

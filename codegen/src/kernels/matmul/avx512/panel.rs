@@ -113,6 +113,13 @@ impl Avx512<'_> {
             code.set_label(&mut again)?;
             code.cmp(COUNT, rows as i32)?;
             code.jl(fewer)?;
+            // The end of the next record: from one row to the next it lies a whole row apart, which is no
+            // stream for the processor's own prefetch.
+            let next_end = 2 * record_bytes(block.activations) - 1;
+            for row in 0..rows {
+                let place = self.input(block, part, row, next_end);
+                code.prefetcht0(byte_ptr(place))?;
+            }
             for first in (0..rows).step_by(at_once) {
                 let together = first..rows.min(first + at_once);
                 paired.rows(code, together, |code, [row, group], whole| {
