@@ -5,23 +5,22 @@
 //! | rows | float sums | integer sums | codes | others |
 //! |---|---|---|---|---|
 //! | 1, 2, 4 | by row | by row, two in turn | 2, one unit at a time | scale, zero point, 2 free, mask |
-//! | 8, 16 (8), int8 | by row | 4 rows at a time | 8 (16): the whole block | scale, zero point, 1 free, mask |
-//! | 8, 16 (8), int4 | by row | 2 rows at a time | 8 (16): the whole block | scale, zero point, start of sums, 2 free, mask |
+//! | 8, 16 (8) | by row | 4 rows at a time | 8 (16): the whole block | scale, zero point, 1 free, mask |
 //!
 //! Many rows share a block's codes once they are taken apart; a few rows at a time are enough for
 //! chains of dependent products not to wait. Integer sums begin with −zero · Σ a where the zero point
 //! is implied, so that the units that multiply, bytes as well as floats, have two operations a block
 //! besides the products: 80 % of the peak is the most that blocks of 32 could have. So many rows of
 //! int4 sum three quarters of a block in pairs (see `quantise`): two additions of bytes, which have
-//! units of their own, and one product in place of two. That leaves seven operations of ten. More
-//! rows than a few tiles of int4 are a [`super::panel`].
+//! units of their own, and one product in place of two. That leaves seven operations of ten: a
+//! [`super::panel`].
 //!
-//! Tiles of 8 rows and more are of the level in pairs alone; the other one has a [`super::grid`].
+//! Tiles of 8 rows and more are of int8 on the level in pairs alone; the other level has a
+//! [`super::grid`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::paired::Paired;
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
 use crate::kernels::matmul::{Activation, MINUS_SUM, decode, record_bytes};
@@ -29,8 +28,6 @@ use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
 /// Rows whose integer sums a tile of many rows holds at a time.
 const AT_ONCE: usize = 4;
-/// The same of int4, whose sums in pairs need registers for their factors.
-const PAIRED_AT_ONCE: usize = 2;
 /// Least rows of a tile that holds the codes of a block.
 pub(super) const MANY_ROWS: usize = 8;
 
@@ -82,8 +79,6 @@ impl Avx512<'_> {
         for part in 0..blocks.block / activations {
             if shape.rows < MANY_ROWS {
                 self.few_rows(code, shape, &block, part, rest)?;
-            } else if self.is_int4() {
-                self.paired_rows(code, shape, &block, part, rest)?;
             } else {
                 self.many_rows(code, shape, &block, part, rest)?;
             }
@@ -116,9 +111,10 @@ impl Avx512<'_> {
             }
         }
         let per_unit = decode::unit_elements(self.spec.layout.format);
+        let ahead = Some(ahead(shape.rows));
         for unit in 0..block.activations / per_unit {
             for group in 0..shape.groups {
-                let used = self.unit_codes(code, shape.rows, block, part, [unit, group], codes)?;
+                let used = self.unit_codes(code, ahead, block, part, [unit, group], codes)?;
                 for row in 0..shape.rows {
                     for (index, codes) in codes[..used].iter().enumerate() {
                         let chain = (unit + index) % chains;
@@ -155,9 +151,10 @@ impl Avx512<'_> {
         let per_unit = decode::unit_elements(self.spec.layout.format);
         let (codes, free) = free.split_at(block.activations / 4);
         let (wholes, free) = free.split_at(AT_ONCE);
+        let ahead = Some(ahead(shape.rows));
         for unit in 0..block.activations / per_unit {
             let codes = &codes[unit * per_unit / 4..];
-            self.unit_codes(code, shape.rows, block, part, [unit, 0], codes)?;
+            self.unit_codes(code, ahead, block, part, [unit, 0], codes)?;
         }
         for first in (0..shape.rows).step_by(AT_ONCE) {
             let rows = first..first + AT_ONCE;
@@ -176,26 +173,6 @@ impl Avx512<'_> {
             for (row, whole) in rows.zip(wholes) {
                 self.add_block(code, shape, block, part, [row, 0], *whole, free[0])?;
             }
-        }
-        Ok(())
-    }
-
-    /// The same of int4, most of it in pairs.
-    fn paired_rows(
-        &self,
-        code: &mut CodeAssembler,
-        shape: TileShape,
-        block: &Block<'_>,
-        part: usize,
-        free: &[AsmRegisterZmm],
-    ) -> Result<(), IcedError> {
-        let paired = Paired::new(self, block, part, [PAIRED_AT_ONCE, 1], free);
-        paired.take_apart(code, shape.rows)?;
-        for first in (0..shape.rows).step_by(PAIRED_AT_ONCE) {
-            let rows = first..first + PAIRED_AT_ONCE;
-            paired.rows(code, rows, |code, place, whole| {
-                self.add_block(code, shape, block, part, place, whole, paired.free()[0])
-            })?;
         }
         Ok(())
     }
@@ -241,11 +218,12 @@ impl Avx512<'_> {
         if self.is_int4() { 3 } else { 7 }
     }
 
-    /// Takes a unit's codes apart into the first registers; returns of how many.
+    /// Takes a unit's codes apart into the first registers, and asks for those `ahead` bytes further on;
+    /// returns of how many.
     pub(super) fn unit_codes(
         &self,
         code: &mut CodeAssembler,
-        tile_rows: usize,
+        ahead: Option<usize>,
         block: &Block<'_>,
         part: usize,
         [unit, group]: [usize; 2],
@@ -254,7 +232,9 @@ impl Avx512<'_> {
         let layout = self.spec.layout;
         let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
         let at = layout.codes_offset() + self.weight_offset(group, unit);
-        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(tile_rows)))?;
+        if let Some(ahead) = ahead {
+            code.prefetcht0(byte_ptr(WEIGHTS + at + ahead))?;
+        }
         let packed = zmmword_ptr(WEIGHTS + at);
         if !self.is_int4() {
             code.vmovdqu32(codes[0], packed)?;

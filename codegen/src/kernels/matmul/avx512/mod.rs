@@ -28,7 +28,7 @@ pub(super) const ZMM: [AsmRegisterZmm; 32] = [
     zmm15, zmm16, zmm17, zmm18, zmm19, zmm20, zmm21, zmm22, zmm23, zmm24, zmm25, zmm26, zmm27,
     zmm28, zmm29, zmm30, zmm31,
 ];
-/// What codes and halves are taken apart with, during the whole call.
+/// What codes and halves are taken apart with; sums in pairs borrow it while they need no codes.
 pub(super) const MASK: AsmRegisterZmm = zmm31;
 /// Lanes of the last group.
 const TAIL: AsmRegisterK = k1;
@@ -47,7 +47,7 @@ pub(super) fn portion(compute: Compute, many: ManyRows) -> Portion {
     match (compute.is_integer(), many) {
         (false, _) => PORTION,
         (true, ManyRows::Single) => grid::ROWS,
-        (true, ManyRows::Paired) => Portion { bytes: 512 << 10, step: 16, ..PORTION },
+        (true, ManyRows::Paired) => panel::ROWS,
     }
 }
 
@@ -68,6 +68,8 @@ pub(super) struct Avx512<'a> {
     many: ManyRows,
     /// Where the channels stand in sums of f16 weights.
     order: RefCell<CodeLabel>,
+    /// The lane that [`MASK`] repeats.
+    mask: RefCell<CodeLabel>,
     /// [`paired::CENTRES`].
     centres: [RefCell<CodeLabel>; 2],
 }
@@ -111,8 +113,7 @@ impl Version for Avx512<'_> {
             code.mov(r11d, (1i32 << self.spec.tail()) - 1)?;
             code.kmovw(TAIL, r11d)?;
         }
-        code.mov(r11d, self.mask())?;
-        code.vpbroadcastd(MASK, r11d)
+        self.load_mask(code)
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
@@ -130,9 +131,11 @@ impl Version for Avx512<'_> {
             code.db(&(2 * pair).to_le_bytes())?;
             code.db(&(2 * pair + 1).to_le_bytes())?;
         }
-        for (label, centre) in self.centres.iter().zip(paired::CENTRES) {
+        let labels = [&self.mask].into_iter().chain(&self.centres);
+        let [first, second] = paired::CENTRES;
+        for (label, lane) in labels.zip([self.mask_lane(), first, second]) {
             code.set_label(&mut label.borrow_mut())?;
-            code.dd(&[centre])?;
+            code.dd(&[lane])?;
         }
         Ok(())
     }
@@ -142,7 +145,7 @@ impl<'a> Avx512<'a> {
     fn tile_plans(&self) -> Vec<Plan> {
         match (self.spec.layout.format, self.spec.compute.is_integer()) {
             // One group at a time keeps the weights one stream, which memory gives fastest.
-            (_, true) if self.many == ManyRows::Single => {
+            (_, true) if self.many == ManyRows::Single || self.is_int4() => {
                 vec![Plan { from_rows: 1, rows: &[4, 2, 1], groups: &[1] }]
             }
             (_, true) if self.integer_rows() == 16 => {
@@ -163,12 +166,17 @@ impl<'a> Avx512<'a> {
     }
 
     pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec, many: ManyRows) -> Self {
-        let [order, first, second] = [(); 3].map(|()| RefCell::new(code.create_label()));
-        Self { spec, many, order, centres: [first, second] }
+        let [order, mask, first, second] = [(); 4].map(|()| RefCell::new(code.create_label()));
+        Self { spec, many, order, mask, centres: [first, second] }
     }
 
-    /// The lane that [`MASK`] repeats.
-    fn mask(&self) -> u32 {
+    /// Fills [`MASK`].
+    fn load_mask(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.vpbroadcastd(MASK, dword_ptr(*self.mask.borrow()))
+    }
+
+    /// See [`Avx512::mask`].
+    fn mask_lane(&self) -> u32 {
         match (self.spec.layout.format, self.spec.compute.is_integer()) {
             (WeightFormat::Int4(_), true) => 0x0f0f_0f0f,
             (WeightFormat::Int4(_), _) => 0xf,

@@ -4,13 +4,11 @@
 //! A pair's codes are kept about their middles, the second with 128 more, so that a factor is one
 //! addition of bytes. What the pairs of a channel alone amount to is summed once for all rows.
 
-use std::ops::Range;
-
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::Avx512;
 use super::integer::Block;
+use super::{Avx512, MASK};
 use crate::kernels::matmul::{PAIRS_BEGIN, paired_eights};
 use crate::pack::ZeroPoint;
 
@@ -31,23 +29,32 @@ pub(super) struct Paired<'a> {
     begins: &'a [AsmRegisterZmm],
     /// Integer sums, by row and group.
     wholes: &'a [AsmRegisterZmm],
-    /// Two registers, and two more for several groups.
+    /// Two registers, and two more for several groups; the mask's may be among them.
     factors: &'a [AsmRegisterZmm],
 }
 
 impl<'a> Paired<'a> {
-    /// Sums of `rows` rows at a time, in some of the `free` registers.
+    /// Sums of `groups` groups in some of the `free` registers, of as many rows at a time as they hold,
+    /// `most` at most.
     pub(super) fn new(
         kernel: &'a Avx512<'a>,
         block: &'a Block<'a>,
         part: usize,
-        [rows, groups]: [usize; 2],
+        groups: usize,
+        most: usize,
         free: &'a [AsmRegisterZmm],
     ) -> Self {
         let (codes, free) = free.split_at(groups * block.activations / 4);
         let (begins, free) = free.split_at(groups);
-        let (wholes, factors) = free.split_at(rows * groups);
-        Self { kernel, block, part, groups, codes, begins, wholes, factors }
+        let factors = if groups > 1 { 4 } else { 2 };
+        let rows = most.min((free.len() - factors) / groups);
+        let (wholes, free) = free.split_at(rows * groups);
+        Self { kernel, block, part, groups, codes, begins, wholes, factors: &free[..factors] }
+    }
+
+    /// Rows whose sums the registers hold.
+    pub(super) fn at_once(&self) -> usize {
+        self.wholes.len() / self.groups
     }
 
     /// Registers that [`Paired::rows`] leaves to what becomes of a sum.
@@ -65,15 +72,10 @@ impl<'a> Paired<'a> {
         self.block.activations / 8
     }
 
-    /// Takes the codes apart, and begins the sums of their channels: −Σ w₁ (w₂ + 128). `tile_rows` says
-    /// how soon weights are needed.
-    pub(super) fn take_apart(
-        &self,
-        code: &mut CodeAssembler,
-        tile_rows: usize,
-    ) -> Result<(), IcedError> {
+    /// Takes the codes apart, and begins the sums of their channels: −Σ w₁ (w₂ + 128).
+    pub(super) fn take_apart(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         let sum = self.wholes[0];
-        let centres = [self.factors[0], self.factors[1]];
+        let centres = [self.wholes[1], self.factors[0]];
         for (register, centre) in centres.into_iter().zip(&self.kernel.centres) {
             code.vpbroadcastd(register, dword_ptr(*centre.borrow()))?;
         }
@@ -84,7 +86,7 @@ impl<'a> Paired<'a> {
                 let place = [unit, group];
                 self.kernel.unit_codes(
                     code,
-                    tile_rows,
+                    None,
                     self.block,
                     self.part,
                     place,
@@ -103,56 +105,47 @@ impl<'a> Paired<'a> {
         Ok(())
     }
 
-    /// The sums of some rows from [`INPUT`](crate::kernels::matmul::assembled::INPUT) on, each of which
+    /// The sums of the first rows from [`INPUT`](crate::kernels::matmul::assembled::INPUT) on, each of which
     /// goes to `finish` with its row and group.
     pub(super) fn rows(
         &self,
         code: &mut CodeAssembler,
-        rows: Range<usize>,
+        rows: usize,
         mut finish: impl FnMut(&mut CodeAssembler, [usize; 2], AsmRegisterZmm) -> Result<(), IcedError>,
     ) -> Result<(), IcedError> {
-        let whole = |row: usize, group: usize| self.wholes[row * self.groups + group];
-        for (index, row) in rows.clone().enumerate() {
-            self.begin(code, index, row)?;
+        for row in 0..rows {
+            self.begin(code, row)?;
         }
-        // Pairs need adders most, single products multipliers: they take turns.
-        let pairs = paired_eights(self.block.activations);
-        let quads = 2 * pairs..2 * self.units();
-        for turn in 0..pairs.max(quads.len()) {
-            for (index, row) in rows.clone().enumerate() {
-                if turn < pairs {
-                    self.pair(code, index, row, turn)?;
-                }
-            }
-            for (index, row) in rows.clone().enumerate() {
-                if let Some(quad) = quads.clone().nth(turn) {
-                    let input = self.kernel.input(self.block, self.part, row, quad * 4);
-                    let codes = |group: usize| {
-                        let (first, second) = self.unit(group, quad / 2);
-                        [first, second][quad % 2]
-                    };
-                    if self.groups == 1 {
-                        code.vpdpbusd(whole(index, 0), codes(0), dword_bcst(input))?;
-                        continue;
-                    }
-                    let activations = self.factors[0];
-                    code.vpbroadcastd(activations, dword_ptr(input))?;
-                    for group in 0..self.groups {
-                        code.vpdpbusd(whole(index, group), codes(group), activations)?;
-                    }
-                }
+        // Products alone come first: they need multipliers, while the additions of the pairs behind them,
+        // which wait for nothing, are done beside them.
+        for quad in 2 * paired_eights(self.block.activations)..2 * self.units() {
+            for row in 0..rows {
+                self.single(code, row, quad)?;
             }
         }
-        for (index, row) in rows.enumerate() {
+        for unit in 0..paired_eights(self.block.activations) {
+            for row in 0..rows {
+                self.pair(code, row, unit)?;
+            }
+        }
+        for row in 0..rows {
             for group in 0..self.groups {
-                finish(code, [row, group], whole(index, group))?;
+                finish(code, [row, group], self.wholes[row * self.groups + group])?;
             }
         }
         Ok(())
     }
 
+    /// Gives back the mask, where its register was among those used.
+    pub(super) fn give_back(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.wholes.contains(&MASK) || self.factors.contains(&MASK) {
+            self.kernel.load_mask(code)?;
+        }
+        Ok(())
+    }
+
     /// What a row's sums begin with: about 8 where the zero point is implied, else about 0.
-    fn begin(&self, code: &mut CodeAssembler, index: usize, row: usize) -> Result<(), IcedError> {
+    fn begin(&self, code: &mut CodeAssembler, row: usize) -> Result<(), IcedError> {
         let of_row = self.block.activations + PAIRS_BEGIN;
         let of_row = self.kernel.input(self.block, self.part, row, of_row);
         let shared = self.factors[1];
@@ -160,7 +153,7 @@ impl<'a> Paired<'a> {
             code.vpbroadcastd(shared, dword_ptr(of_row))?;
         }
         for group in 0..self.groups {
-            let whole = self.wholes[index * self.groups + group];
+            let whole = self.wholes[row * self.groups + group];
             match self.groups {
                 1 => code.vpaddd(whole, self.begins[group], dword_bcst(of_row))?,
                 _ => code.vpaddd(whole, self.begins[group], shared)?,
@@ -174,14 +167,28 @@ impl<'a> Paired<'a> {
         Ok(())
     }
 
+    /// Adds four products to a row's sums.
+    fn single(&self, code: &mut CodeAssembler, row: usize, quad: usize) -> Result<(), IcedError> {
+        let input = self.kernel.input(self.block, self.part, row, quad * 4);
+        let of_group = |group: usize| {
+            let (first, second) = self.unit(group, quad / 2);
+            (self.wholes[row * self.groups + group], [first, second][quad % 2])
+        };
+        if self.groups == 1 {
+            let (whole, codes) = of_group(0);
+            return code.vpdpbusd(whole, codes, dword_bcst(input));
+        }
+        let activations = self.factors[0];
+        code.vpbroadcastd(activations, dword_ptr(input))?;
+        for group in 0..self.groups {
+            let (whole, codes) = of_group(group);
+            code.vpdpbusd(whole, codes, activations)?;
+        }
+        Ok(())
+    }
+
     /// Adds the pairs of a unit to a row's sums.
-    fn pair(
-        &self,
-        code: &mut CodeAssembler,
-        index: usize,
-        row: usize,
-        unit: usize,
-    ) -> Result<(), IcedError> {
+    fn pair(&self, code: &mut CodeAssembler, row: usize, unit: usize) -> Result<(), IcedError> {
         let activations = [self.factors[0], self.factors[1]];
         for (register, at) in activations.into_iter().zip([0, 4]) {
             let input = self.kernel.input(self.block, self.part, row, unit * 8 + at);
@@ -193,7 +200,7 @@ impl<'a> Paired<'a> {
             let factors = if is_last { activations } else { [self.factors[2], self.factors[3]] };
             code.vpaddb(factors[0], activations[0], second)?;
             code.vpaddb(factors[1], activations[1], first)?;
-            code.vpdpbusd(self.wholes[index * self.groups + group], factors[0], factors[1])?;
+            code.vpdpbusd(self.wholes[row * self.groups + group], factors[0], factors[1])?;
         }
         Ok(())
     }

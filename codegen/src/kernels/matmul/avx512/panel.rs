@@ -2,9 +2,14 @@
 //!
 //! Codes of a block are taken apart once for all rows and stay in registers; the float sums of all rows
 //! wait in scratch memory and are read and written once a block. For blocks of 32 two groups share each
-//! activation: registers hold 16 of codes, 2 of scales, 2 of zero points, what the sums of both groups
-//! begin with, 4 integer sums (2 rows), 4 factors and the mask. Longer blocks have one group, 4 rows at
-//! a time. Order and rounding are those of [`super::integer`].
+//! activation, without which loads are the limit (two a cycle, for four additions or products):
+//! registers hold 16 of codes, 2 of scales, 2 of zero points, what the sums of both groups begin with,
+//! integer sums of 4 rows (of 3 beside zero points), and 4 factors; the mask's serves, too, between two
+//! blocks' codes. Longer blocks have one group, 4 rows at a time. Order and rounding are those of
+//! [`super::integer`].
+//!
+//! Four rows at a time, because a row's products wait for each other: with two the four units that
+//! add and multiply were idle a tenth of the time (Zen 5).
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -13,20 +18,28 @@ use super::integer::Block;
 use super::paired::Paired;
 use super::{Avx512, ZMM};
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
+    COUNT, INPUT, PORTION, Portion, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
     TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::{Activation, record_bytes};
 use crate::pack::{GROUP, ZeroPoint};
 
-/// Least rows: with fewer, memory gives one stream of weights faster than two.
-pub(super) const FROM_ROWS: usize = 32;
+/// Least rows: with fewer, reading the weights is what a product waits for, and memory gives one stream
+/// of them faster than two.
+pub(super) const FROM_ROWS: usize = 8;
+/// A panel asks for records long before their use, so they may come from the third cache: walking the
+/// weights once more costs more. The step is the largest tile's.
+pub(super) const ROWS: Portion = Portion { bytes: 3 << 19, step: 16, ..PORTION };
 /// Activations of a block up to which codes of two groups fit the registers.
 const SHORT: usize = 32;
-/// Rows of a turn; the rest of a portion is taken one by one.
+/// Rows of a turn at most; the rest of a portion is taken one by one.
 const STEP: usize = 4;
 /// Bytes of a group's sums of a row.
 const SUMS: usize = GROUP * 4;
+/// Blocks before their use in which codes are asked for.
+const BLOCKS_AHEAD: usize = 8;
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
 
 /// Scratch memory: the counter of blocks, and float sums by row and group.
 const BLOCKS_LEFT: usize = 0;
@@ -55,30 +68,54 @@ impl Avx512<'_> {
         };
         let groups = shape.groups;
         let has_zeros = blocks.zero != ZeroPoint::Implied;
-        let (scales, rest) = ZMM[..ZMM.len() - 1].split_at(groups);
+        let (scales, rest) = ZMM.split_at(groups);
         let (zeros, rest) = if has_zeros { rest.split_at(groups) } else { (scales, rest) };
         let block = Block { blocks, activations, scales, zeros };
-        let at_once = STEP / groups;
         self.clear_sums(code, groups)?;
         code.mov(WEIGHTS, TILE_WEIGHTS)?;
         let left = qword_ptr(SCRATCH + BLOCKS_LEFT);
         code.mov(left, layout.block_count() as i32)?;
         let mut again = code.create_label();
         code.set_label(&mut again)?;
+        self.ask_ahead(code, groups)?;
         for group in 0..groups {
             self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
         }
         let parts = blocks.block / activations;
         for part in 0..parts {
-            let paired = Paired::new(self, &block, part, [at_once, groups], rest);
-            paired.take_apart(code, FROM_ROWS)?;
-            self.all_rows(code, &block, part, groups, at_once, &paired)?;
+            let paired = Paired::new(self, &block, part, groups, STEP, rest);
+            paired.take_apart(code)?;
+            self.all_rows(code, &block, part, groups, &paired)?;
+            paired.give_back(code)?;
         }
         code.add(TILE_INPUT, (parts * record_bytes(activations)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(left)?;
         code.jnz(again)?;
         self.store_rows(code, shape)
+    }
+
+    /// Asks for the codes of a later block, behind the last for those of the next panel: a stream that
+    /// went straight on would come to the group beside, which is here already.
+    fn ask_ahead(&self, code: &mut CodeAssembler, groups: usize) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        let blocks = layout.block_count().min(BLOCKS_AHEAD);
+        let place = STEP_SUMS;
+        let mut here = code.create_label();
+        code.lea(place, ptr(WEIGHTS + blocks * layout.block_bytes()))?;
+        if groups > 1 {
+            code.cmp(qword_ptr(SCRATCH + BLOCKS_LEFT), blocks as i32)?;
+            code.jg(here)?;
+            code.add(place, ((groups - 1) * layout.group_bytes()) as i32)?;
+        }
+        code.set_label(&mut here)?;
+        code.zero_bytes()?;
+        for group in 0..groups {
+            for at in (0..layout.block_bytes()).step_by(LINE) {
+                code.prefetcht0(byte_ptr(place + group * layout.group_bytes() + at))?;
+            }
+        }
+        Ok(())
     }
 
     fn clear_sums(&self, code: &mut CodeAssembler, groups: usize) -> Result<(), IcedError> {
@@ -102,13 +139,12 @@ impl Avx512<'_> {
         block: &Block<'_>,
         part: usize,
         groups: usize,
-        at_once: usize,
         paired: &Paired<'_>,
     ) -> Result<(), IcedError> {
         code.mov(INPUT, TILE_INPUT)?;
         code.lea(STEP_SUMS, ptr(SCRATCH + FIRST_SUMS))?;
         code.mov(COUNT, r9)?;
-        for rows in [STEP, 1] {
+        for rows in [paired.at_once(), 1] {
             let [mut again, mut fewer] = [(); 2].map(|()| code.create_label());
             code.set_label(&mut again)?;
             code.cmp(COUNT, rows as i32)?;
@@ -120,20 +156,17 @@ impl Avx512<'_> {
                 let place = self.input(block, part, row, next_end);
                 code.prefetcht0(byte_ptr(place))?;
             }
-            for first in (0..rows).step_by(at_once) {
-                let together = first..rows.min(first + at_once);
-                paired.rows(code, together, |code, [row, group], whole| {
-                    let sum = zmmword_ptr(STEP_SUMS + (row * groups + group) * SUMS);
-                    let [scale, of_row] = paired.free();
-                    if group == 0 {
-                        self.row_scale(code, block, part, row, of_row)?;
-                    }
-                    self.about_zero(code, block, part, [row, group], whole, scale)?;
-                    code.vmulps(scale, block.scales[group], of_row)?;
-                    code.vfmadd213ps(whole, scale, sum)?;
-                    code.vmovups(sum, whole)
-                })?;
-            }
+            paired.rows(code, rows, |code, [row, group], whole| {
+                let sum = zmmword_ptr(STEP_SUMS + (row * groups + group) * SUMS);
+                let [scale, of_row] = paired.free();
+                if group == 0 {
+                    self.row_scale(code, block, part, row, of_row)?;
+                }
+                self.about_zero(code, block, part, [row, group], whole, scale)?;
+                code.vmulps(scale, block.scales[group], of_row)?;
+                code.vfmadd213ps(whole, scale, sum)?;
+                code.vmovups(sum, whole)
+            })?;
             code.add(INPUT, (rows * self.spec.input_row_bytes()) as i32)?;
             code.add(STEP_SUMS, (rows * groups * SUMS) as i32)?;
             code.sub(COUNT, rows as i32)?;
