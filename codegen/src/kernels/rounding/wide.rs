@@ -9,6 +9,7 @@
 
 mod gate;
 mod records;
+mod together;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -77,6 +78,11 @@ enum Constant {
     FirstFour,
     /// Their signs, and eights in the second half of the four lanes.
     SignsThenEights,
+    /// Of sixteen lanes, as the others behind it: see [`together::constants`].
+    Order,
+    SecondFactors = 32,
+    FirstKept = 34,
+    FirstChanged = 36,
 }
 
 /// Coefficients of the exponential's series, as in `emit::math`.
@@ -109,6 +115,10 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
     constants.extend([0x8080_8080, 0x0808_0808].map(uniform));
     constants.push(repeated([u32::MAX, 0, 0, 0]));
     constants.push(repeated([0x8080_8080, 0, 0x0808_0808, 0x0808_0808]));
+    debug_assert_eq!(constants.len(), Constant::Order as usize, "each at its place");
+    for lanes in together::constants() {
+        constants.extend([0, 8].map(|half| std::array::from_fn(|lane| lanes[half + lane])));
+    }
     constants
 }
 
@@ -129,7 +139,8 @@ pub(super) fn assemble(
 ) -> Emitted {
     let has_second = source != Source::Row;
     let mut data = code.create_label();
-    let [mut next_row, mut next_block, mut done] = [(); 3].map(|()| code.create_label());
+    let [mut next_row, mut next_block, mut row_done, mut done] =
+        [(); 4].map(|()| code.create_label());
     if !has_second {
         // Without a second operand the others come one register earlier.
         code.mov(r8, rcx)?;
@@ -156,7 +167,7 @@ pub(super) fn assemble(
 
     code.set_label(&mut next_row)?;
     if let Source::RmsNorm { .. } = source {
-        factor(code, blocks)?;
+        factor(code, blocks, vectors)?;
     }
     if blocks.scaling == Scaling::Row {
         largest_of_row(code, blocks, source)?;
@@ -172,18 +183,26 @@ pub(super) fn assemble(
     code.imul_3(RECORD, rdx, blocks.record_bytes() as i32)?;
     code.add(RECORD, RECORDS)?;
 
+    if together::serves(blocks, vectors) {
+        let mut next_blocks = code.create_label();
+        code.set_label(&mut next_blocks)?;
+        code.cmp(LEFT_IN_ROW, together::COUNT as i32)?;
+        code.jl(next_block)?;
+        together::records(code, source)?;
+        advance(code, blocks, together::COUNT)?;
+        code.jnz(next_blocks)?;
+        code.jmp(row_done)?;
+    }
     code.set_label(&mut next_block)?;
     block_values(code, blocks, source, vectors)?;
     match vectors {
         Vectors::Of256Bits => codes(code, blocks, source)?,
         Vectors::Of512Bits => records::codes(code, blocks, source)?,
     }
-    code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
-    code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
-    code.add(RECORD, blocks.record_bytes() as i32)?;
-    code.dec(LEFT_IN_ROW)?;
+    advance(code, blocks, 1)?;
     code.jnz(next_block)?;
 
+    code.set_label(&mut row_done)?;
     code.xor(edx, edx)?;
     for (place, bytes) in row_strides(blocks, source) {
         code.add(place, bytes as i32)?;
@@ -203,6 +222,15 @@ pub(super) fn assemble(
     Ok(())
 }
 
+/// Goes on by `count` blocks; the zero flag says whether the row ends there.
+fn advance(code: &mut CodeAssembler, blocks: &Blocks, count: usize) -> Emitted {
+    for place in [BLOCK_INPUT, BLOCK_SECOND] {
+        code.add(place, (count * blocks.block * 4) as i32)?;
+    }
+    code.add(RECORD, (count * blocks.record_bytes()) as i32)?;
+    code.sub(LEFT_IN_ROW, count as i32)
+}
+
 /// What moves from row to row, and by how many bytes.
 fn row_strides(blocks: &Blocks, source: Source) -> Vec<(AsmRegister64, usize)> {
     let mut strides = vec![(INPUT, blocks.input_stride * 4), (RECORDS, blocks.row_bytes)];
@@ -213,7 +241,7 @@ fn row_strides(blocks: &Blocks, source: Source) -> Vec<(AsmRegister64, usize)> {
 }
 
 /// 1 / sqrt(mean(x²) + ε) of the whole row, in sixteen lanes of sums. Spoils r11.
-fn factor(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
+fn factor(code: &mut CodeAssembler, blocks: &Blocks, vectors: Vectors) -> Emitted {
     let mut again = code.create_label();
     code.vxorps(ymm0, ymm0, ymm0)?;
     code.vxorps(ymm1, ymm1, ymm1)?;
@@ -240,7 +268,10 @@ fn factor(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     code.vsqrtps(xmm0, xmm0)?;
     code.vmovss(xmm1, dword_ptr(constant(Constant::One)))?;
     code.vdivss(xmm0, xmm1, xmm0)?;
-    code.vbroadcastss(YMM[FACTOR], xmm0)
+    match vectors {
+        Vectors::Of256Bits => code.vbroadcastss(YMM[FACTOR], xmm0),
+        Vectors::Of512Bits => code.vbroadcastss(gate::ZMM[FACTOR], xmm0),
+    }
 }
 
 /// The largest magnitude of the row's values, in every lane. Spoils what counts blocks and points to

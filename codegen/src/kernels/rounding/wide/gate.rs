@@ -10,7 +10,7 @@ use super::{
 };
 use crate::kernels::rounding::Blocks;
 
-const ZMM: [AsmRegisterZmm; 16] = [
+pub(super) const ZMM: [AsmRegisterZmm; 16] = [
     zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11, zmm12, zmm13, zmm14,
     zmm15,
 ];
@@ -43,7 +43,7 @@ pub(super) fn block_values(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted
 
 /// 1 / (1 + exp(-x)) of `count` vectors of the block's input from `first` on, in registers 0 and
 /// following.
-fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
+pub(super) fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
     let x = |index: usize| ZMM[TOGETHER + index];
     let n = |index: usize| ZMM[2 * TOGETHER + index];
     let series = |index: usize| ZMM[index];
