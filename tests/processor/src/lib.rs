@@ -222,7 +222,8 @@ impl Processor<'_> {
             | Mnemonic::Prefetcht0
             | Mnemonic::Prefetcht1
             | Mnemonic::Prefetcht2
-            | Mnemonic::Prefetchnta => Ok(()),
+            | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetchw => Ok(()),
             Mnemonic::Ldtilecfg
             | Mnemonic::Tilerelease
             | Mnemonic::Tilezero

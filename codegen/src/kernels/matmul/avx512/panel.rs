@@ -41,8 +41,14 @@ const BLOCKS_AHEAD: usize = 8;
 /// Bytes of a line of the caches.
 const LINE: usize = 64;
 
-/// Scratch memory: the counter of blocks, and float sums by row and group.
+/// Rows of outputs that are asked for in one block at most.
+const ASKED_OUTPUTS: usize = 16;
+
+/// Scratch memory: the counter of blocks, the next row of outputs to ask for and the end of those rows,
+/// and float sums by row and group.
 const BLOCKS_LEFT: usize = 0;
+const NEXT_OUTPUT: usize = 8;
+const END_OF_OUTPUTS: usize = 16;
 const FIRST_SUMS: usize = 64;
 pub(super) const SCRATCH_BYTES: usize = FIRST_SUMS + PORTION.most * 2 * SUMS;
 
@@ -72,12 +78,17 @@ impl Avx512<'_> {
         let (zeros, rest) = if has_zeros { rest.split_at(groups) } else { (scales, rest) };
         let block = Block { blocks, activations, scales, zeros };
         self.clear_sums(code, groups)?;
+        code.mov(qword_ptr(SCRATCH + NEXT_OUTPUT), TILE_OUTPUT)?;
+        code.imul_3(COUNT, r9, (self.spec.output_stride * 4) as i32)?;
+        code.add(COUNT, TILE_OUTPUT)?;
+        code.mov(qword_ptr(SCRATCH + END_OF_OUTPUTS), COUNT)?;
         code.mov(WEIGHTS, TILE_WEIGHTS)?;
         let left = qword_ptr(SCRATCH + BLOCKS_LEFT);
         code.mov(left, layout.block_count() as i32)?;
         let mut again = code.create_label();
         code.set_label(&mut again)?;
         self.ask_ahead(code, groups)?;
+        self.ask_for_outputs(code, groups)?;
         for group in 0..groups {
             self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
         }
@@ -116,6 +127,27 @@ impl Avx512<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Asks for the lines of some rows of outputs, to be written: those that another thread has read
+    /// since are long in coming, where its caches are far away, and all stores wait for them in turn.
+    fn ask_for_outputs(&self, code: &mut CodeAssembler, groups: usize) -> Result<(), IcedError> {
+        let rows = PORTION.most.div_ceil(self.spec.layout.block_count()).min(ASKED_OUTPUTS);
+        let row_bytes = self.spec.output_stride * 4;
+        let place = STEP_SUMS;
+        let mut enough = code.create_label();
+        code.mov(place, qword_ptr(SCRATCH + NEXT_OUTPUT))?;
+        code.cmp(place, qword_ptr(SCRATCH + END_OF_OUTPUTS))?;
+        code.jae(enough)?;
+        for row in 0..rows {
+            for group in 0..groups {
+                code.prefetchw(byte_ptr(place + row * row_bytes + group * SUMS))?;
+            }
+        }
+        code.add(place, (rows * row_bytes) as i32)?;
+        code.mov(qword_ptr(SCRATCH + NEXT_OUTPUT), place)?;
+        code.set_label(&mut enough)?;
+        code.zero_bytes()
     }
 
     fn clear_sums(&self, code: &mut CodeAssembler, groups: usize) -> Result<(), IcedError> {
