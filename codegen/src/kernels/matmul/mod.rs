@@ -180,8 +180,8 @@ impl MatmulSpec {
     pub fn portion_rows(&self, level: IsaLevel) -> usize {
         let portion = match self.version(level) {
             IsaLevel::Amx => amx::PORTION,
-            IsaLevel::Avx512 => avx512::portion(self.compute, ManyRows::Single),
-            IsaLevel::Avx512Pairs => avx512::portion(self.compute, ManyRows::Paired),
+            IsaLevel::Avx512 => avx512::portion(self, ManyRows::Single),
+            IsaLevel::Avx512Pairs => avx512::portion(self, ManyRows::Paired),
             IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => assembled::PORTION,
         };
         portion.rows(self)

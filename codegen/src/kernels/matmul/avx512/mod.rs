@@ -19,7 +19,7 @@ use super::assembled::{
     PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
     assemble,
 };
-use super::{Activation, Compute, MatmulSpec};
+use super::{Activation, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
 
@@ -43,11 +43,11 @@ pub(super) enum ManyRows {
 }
 
 /// How rows are divided.
-pub(super) fn portion(compute: Compute, many: ManyRows) -> Portion {
-    match (compute.is_integer(), many) {
-        (false, _) => PORTION,
-        (true, ManyRows::Single) => grid::ROWS,
-        (true, ManyRows::Paired) => panel::ROWS,
+pub(super) fn portion(spec: &MatmulSpec, many: ManyRows) -> Portion {
+    match (spec.activation(), many) {
+        (Some(Activation::Int8 { .. }), ManyRows::Single) => grid::ROWS,
+        (Some(Activation::Int8 { block, .. }), ManyRows::Paired) => panel::portion(block),
+        _ => PORTION,
     }
 }
 
@@ -80,17 +80,19 @@ impl Version for Avx512<'_> {
         let Some(Activation::Int8 { block, .. }) = self.spec.activation() else {
             return plans;
         };
-        let (from_rows, groups): (usize, &[usize]) = match self.many {
-            ManyRows::Single => (grid::FROM_ROWS, &grid::GROUPS),
-            ManyRows::Paired if self.is_int4() => (panel::FROM_ROWS, panel::groups(block)),
-            ManyRows::Paired => return plans,
+        let many = match self.many {
+            ManyRows::Single => {
+                vec![Plan { from_rows: grid::FROM_ROWS, rows: &[], groups: &grid::GROUPS }]
+            }
+            ManyRows::Paired if self.is_int4() => panel::plans(block),
+            ManyRows::Paired => Vec::new(),
         };
-        plans.insert(0, Plan { from_rows, rows: &[], groups });
+        plans.splice(0..0, many);
         plans
     }
 
     fn portion(&self) -> Portion {
-        portion(self.spec.compute, self.many)
+        portion(self.spec, self.many)
     }
 
     fn scratch_bytes(&self) -> usize {

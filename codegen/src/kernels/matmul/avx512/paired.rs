@@ -4,6 +4,8 @@
 //! A pair's codes are kept about their middles, the second with 128 more, so that a factor is one
 //! addition of bytes. What the pairs of a channel alone amount to is summed once for all rows.
 
+use std::ops::Range;
+
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
@@ -12,18 +14,33 @@ use super::{Avx512, MASK};
 use crate::kernels::matmul::{PAIRS_BEGIN, paired_eights};
 use crate::pack::ZeroPoint;
 
+/// Elements of a unit: two quads.
+const UNIT: usize = 8;
 /// What is added to both codes of a pair: to the second 128 − 8, so that the factor with the first
 /// activation is not negative, to the first −8. `Avx512::data` has them.
 pub(super) const CENTRES: [u32; 2] = [0x7878_7878, 0xf8f8_f8f8];
 
-/// A part of a block and the registers of its sums.
+/// Elements of a run whose codes the registers hold, of one group.
+const RUN: usize = 64;
+
+/// The units of a block of activations, in runs that are summed one after the other: as many as have
+/// room for the codes of so many groups.
+pub(super) fn runs(activations: usize, groups: usize) -> impl Iterator<Item = Range<usize>> {
+    let units = activations / UNIT;
+    let run = RUN / UNIT / groups;
+    (0..units).step_by(run).map(move |first| first..units.min(first + run))
+}
+
+/// A run of a block and the registers of its sums.
 pub(super) struct Paired<'a> {
     kernel: &'a Avx512<'a>,
     block: &'a Block<'a>,
     /// Which activations of the weight's block.
     part: usize,
+    /// Which units of these activations.
+    units: Range<usize>,
     groups: usize,
-    /// Codes, by group and quad.
+    /// Codes, by group and quad of the run.
     codes: &'a [AsmRegisterZmm],
     /// By group: what sums begin with.
     begins: &'a [AsmRegisterZmm],
@@ -34,22 +51,22 @@ pub(super) struct Paired<'a> {
 }
 
 impl<'a> Paired<'a> {
-    /// Sums of `groups` groups in some of the `free` registers, of as many rows at a time as they hold,
-    /// `most` at most.
+    /// Sums of some groups of a part's units in some of the `free` registers, of as many rows at a time
+    /// as they hold, `most` at most.
     pub(super) fn new(
         kernel: &'a Avx512<'a>,
         block: &'a Block<'a>,
-        part: usize,
-        groups: usize,
-        most: usize,
+        [part, groups, most]: [usize; 3],
+        units: Range<usize>,
         free: &'a [AsmRegisterZmm],
     ) -> Self {
-        let (codes, free) = free.split_at(groups * block.activations / 4);
+        let (codes, free) = free.split_at(groups * units.len() * 2);
         let (begins, free) = free.split_at(groups);
         let factors = if groups > 1 { 4 } else { 2 };
         let rows = most.min((free.len() - factors) / groups);
         let (wholes, free) = free.split_at(rows * groups);
-        Self { kernel, block, part, groups, codes, begins, wholes, factors: &free[..factors] }
+        let factors = &free[..factors];
+        Self { kernel, block, part, units, groups, codes, begins, wholes, factors }
     }
 
     /// Rows whose sums the registers hold.
@@ -64,12 +81,22 @@ impl<'a> Paired<'a> {
 
     /// Both codes of a unit.
     fn unit(&self, group: usize, unit: usize) -> (AsmRegisterZmm, AsmRegisterZmm) {
-        let first = group * self.block.activations / 4 + unit * 2;
+        let first = (group * self.units.len() + unit - self.units.start) * 2;
         (self.codes[first], self.codes[first + 1])
     }
 
-    fn units(&self) -> usize {
-        self.block.activations / 8
+    /// Those of the run's units that are paired.
+    fn pairs(&self) -> Range<usize> {
+        self.units.start..self.units.end.min(paired_eights(self.block.activations))
+    }
+
+    fn is_first(&self) -> bool {
+        self.units.start == 0
+    }
+
+    /// Whether sums are whole behind the run.
+    pub(super) fn is_last(&self) -> bool {
+        self.units.end == self.block.activations / UNIT
     }
 
     /// Takes the codes apart, and begins the sums of their channels: −Σ w₁ (w₂ + 128).
@@ -81,7 +108,7 @@ impl<'a> Paired<'a> {
         }
         for group in 0..self.groups {
             code.vpxord(sum, sum, sum)?;
-            for unit in 0..self.units() {
+            for unit in self.units.clone() {
                 let (first, second) = self.unit(group, unit);
                 let place = [unit, group];
                 self.kernel.unit_codes(
@@ -92,7 +119,7 @@ impl<'a> Paired<'a> {
                     place,
                     &[first, second],
                 )?;
-                if unit < paired_eights(self.block.activations) {
+                if self.pairs().contains(&unit) {
                     code.vpaddb(second, second, centres[0])?;
                     code.vpaddb(first, first, centres[1])?;
                     code.vpdpbusd(sum, second, first)?;
@@ -106,24 +133,33 @@ impl<'a> Paired<'a> {
     }
 
     /// The sums of the first rows from [`INPUT`](crate::kernels::matmul::assembled::INPUT) on, each of which
-    /// goes to `finish` with its row and group.
+    /// goes to `finish` with its row and group; `so_far` is where those of the runs before are.
     pub(super) fn rows(
         &self,
         code: &mut CodeAssembler,
         rows: usize,
+        so_far: impl Fn([usize; 2]) -> AsmMemoryOperand,
         mut finish: impl FnMut(&mut CodeAssembler, [usize; 2], AsmRegisterZmm) -> Result<(), IcedError>,
     ) -> Result<(), IcedError> {
         for row in 0..rows {
-            self.begin(code, row)?;
+            if self.is_first() {
+                self.begin(code, row)?;
+                continue;
+            }
+            for group in 0..self.groups {
+                let whole = self.wholes[row * self.groups + group];
+                code.vpaddd(whole, self.begins[group], so_far([row, group]))?;
+            }
         }
         // Products alone come first: they need multipliers, while the additions of the pairs behind them,
         // which wait for nothing, are done beside them.
-        for quad in 2 * paired_eights(self.block.activations)..2 * self.units() {
+        let pairs = self.pairs();
+        for quad in 2 * pairs.end.max(pairs.start)..2 * self.units.end {
             for row in 0..rows {
                 self.single(code, row, quad)?;
             }
         }
-        for unit in 0..paired_eights(self.block.activations) {
+        for unit in pairs {
             for row in 0..rows {
                 self.pair(code, row, unit)?;
             }

@@ -1,12 +1,12 @@
 //! Integer products of many rows of int4: block by block, all rows of a portion.
 //!
 //! Codes of a block are taken apart once for all rows and stay in registers; the float sums of all rows
-//! wait in scratch memory and are read and written once a block. For blocks of 32 two groups share each
-//! activation, without which loads are the limit (two a cycle, for four additions or products):
+//! wait in scratch memory and are read and written once a block. Two groups share each activation,
+//! without which loads are the limit (two a cycle, for four additions or products). Of a block of 32
 //! registers hold 16 of codes, 2 of scales, 2 of zero points, what the sums of both groups begin with,
 //! integer sums of 4 rows (of 3 beside zero points), and 4 factors; the mask's serves, too, between two
-//! blocks' codes. Longer blocks have one group, 4 rows at a time. Order and rounding are those of
-//! [`super::integer`].
+//! blocks' codes. A longer block is two runs, between which the integer sums of all rows wait in memory,
+//! too; with few rows it has one group in one run. Order and rounding are those of [`super::integer`].
 //!
 //! Four rows at a time, because a row's products wait for each other: with two the four units that
 //! add and multiply were idle a tenth of the time (Zen 5).
@@ -15,23 +15,26 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::integer::Block;
-use super::paired::Paired;
+use super::paired::{self, Paired};
 use super::{Avx512, ZMM};
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PORTION, Portion, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
-    TileShape, WEIGHTS,
+    COUNT, INPUT, PORTION, Plan, Portion, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL,
+    TILE_WEIGHTS, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::{Activation, record_bytes};
 use crate::pack::{GROUP, ZeroPoint};
 
-/// Least rows: with fewer, reading the weights is what a product waits for, and memory gives one stream
-/// of them faster than two.
-pub(super) const FROM_ROWS: usize = 8;
-/// A panel asks for records long before their use, so they may come from the third cache: walking the
-/// weights once more costs more. The step is the largest tile's.
-pub(super) const ROWS: Portion = Portion { bytes: 3 << 19, step: 16, ..PORTION };
-/// Activations of a block up to which codes of two groups fit the registers.
+/// Least rows of a panel: with fewer, reading the weights is what a product waits for, and memory gives
+/// one stream of them faster than two.
+const FROM_ROWS: usize = 8;
+/// Activations of a block whose codes of two groups are one run.
 const SHORT: usize = 32;
+/// Least rows for which two runs of two groups pay: with fewer, taking codes apart is much of the time.
+const LONG_FROM_ROWS: usize = 32;
+/// Rows of a portion whose records and sums of both kinds have room in the nearest cache.
+const LONG_ROWS: usize = 64;
+/// Numbers of groups that a panel has.
+const GROUPS: [usize; 2] = [2, 1];
 /// Rows of a turn at most; the rest of a portion is taken one by one.
 const STEP: usize = 4;
 /// Bytes of a group's sums of a row.
@@ -45,19 +48,31 @@ const LINE: usize = 64;
 const ASKED_OUTPUTS: usize = 16;
 
 /// Scratch memory: the counter of blocks, the next row of outputs to ask for and the end of those rows,
-/// and float sums by row and group.
+/// and float and integer sums by row and group.
 const BLOCKS_LEFT: usize = 0;
 const NEXT_OUTPUT: usize = 8;
 const END_OF_OUTPUTS: usize = 16;
 const FIRST_SUMS: usize = 64;
-pub(super) const SCRATCH_BYTES: usize = FIRST_SUMS + PORTION.most * 2 * SUMS;
+const FIRST_WHOLES: usize = FIRST_SUMS + PORTION.most * GROUPS[0] * SUMS;
+pub(super) const SCRATCH_BYTES: usize = FIRST_WHOLES + PORTION.most * GROUPS[0] * SUMS;
 
 /// Sums of the turn's first row.
 const STEP_SUMS: AsmRegister64 = r11;
 
-/// Numbers of groups that a panel has.
-pub(super) fn groups(activations: usize) -> &'static [usize] {
-    if activations <= SHORT { &[2, 1] } else { &[1] }
+/// How rows are divided. A panel asks for records long before their use, so they may come from the third
+/// cache: walking the weights once more costs more. The step is the largest tile's.
+pub(super) fn portion(activations: usize) -> Portion {
+    let most = if activations <= SHORT { PORTION.most } else { LONG_ROWS };
+    Portion { bytes: 3 << 19, step: 16, most }
+}
+
+/// How many rows are panels of how many groups.
+pub(super) fn plans(activations: usize) -> Vec<Plan> {
+    let plan = |from_rows, groups| Plan { from_rows, rows: &[], groups };
+    if activations <= SHORT {
+        return vec![plan(FROM_ROWS, &GROUPS)];
+    }
+    vec![plan(LONG_FROM_ROWS, &GROUPS), plan(FROM_ROWS, &GROUPS[1..])]
 }
 
 impl Avx512<'_> {
@@ -94,10 +109,12 @@ impl Avx512<'_> {
         }
         let parts = blocks.block / activations;
         for part in 0..parts {
-            let paired = Paired::new(self, &block, part, groups, STEP, rest);
-            paired.take_apart(code)?;
-            self.all_rows(code, &block, part, groups, &paired)?;
-            paired.give_back(code)?;
+            for units in paired::runs(activations, groups) {
+                let paired = Paired::new(self, &block, [part, groups, STEP], units, rest);
+                paired.take_apart(code)?;
+                self.all_rows(code, &block, part, groups, &paired)?;
+                paired.give_back(code)?;
+            }
         }
         code.add(TILE_INPUT, (parts * record_bytes(activations)) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
@@ -188,8 +205,13 @@ impl Avx512<'_> {
                 let place = self.input(block, part, row, next_end);
                 code.prefetcht0(byte_ptr(place))?;
             }
-            paired.rows(code, rows, |code, [row, group], whole| {
-                let sum = zmmword_ptr(STEP_SUMS + (row * groups + group) * SUMS);
+            let sum = |[row, group]: [usize; 2]| (row * groups + group) * SUMS;
+            let so_far = |place| zmmword_ptr(STEP_SUMS + (sum(place) + FIRST_WHOLES - FIRST_SUMS));
+            paired.rows(code, rows, so_far, |code, [row, group], whole| {
+                if !paired.is_last() {
+                    return code.vmovdqu32(so_far([row, group]), whole);
+                }
+                let sum = zmmword_ptr(STEP_SUMS + sum([row, group]));
                 let [scale, of_row] = paired.free();
                 if group == 0 {
                     self.row_scale(code, block, part, row, of_row)?;
