@@ -39,8 +39,9 @@ const GROUPS: [usize; 2] = [2, 1];
 const STEP: usize = 4;
 /// Bytes of a group's sums of a row.
 const SUMS: usize = GROUP * 4;
-/// Blocks before their use in which codes are asked for.
-const BLOCKS_AHEAD: usize = 8;
+/// How far ahead of their use codes of a group are asked for, in bytes: eight blocks of 32, and at least
+/// one block.
+const BYTES_AHEAD: usize = 4352;
 /// Bytes of a line of the caches.
 const LINE: usize = 64;
 
@@ -102,13 +103,13 @@ impl Avx512<'_> {
         code.mov(left, layout.block_count() as i32)?;
         let mut again = code.create_label();
         code.set_label(&mut again)?;
-        self.ask_ahead(code, groups)?;
         self.ask_for_outputs(code, groups)?;
         for group in 0..groups {
             self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
         }
         let parts = blocks.block / activations;
         for part in 0..parts {
+            self.ask_ahead(code, groups, [part, parts])?;
             for units in paired::runs(activations, groups) {
                 let paired = Paired::new(self, &block, [part, groups, STEP], units, rest);
                 paired.take_apart(code)?;
@@ -123,11 +124,18 @@ impl Avx512<'_> {
         self.store_rows(code, shape)
     }
 
-    /// Asks for the codes of a later block, behind the last for those of the next panel: a stream that
-    /// went straight on would come to the group beside, which is here already.
-    fn ask_ahead(&self, code: &mut CodeAssembler, groups: usize) -> Result<(), IcedError> {
+    /// Asks for a part of a later block, behind the last for those of the next panel: a stream that went
+    /// straight on would come to the group beside, which is here already.
+    fn ask_ahead(
+        &self,
+        code: &mut CodeAssembler,
+        groups: usize,
+        [part, parts]: [usize; 2],
+    ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
-        let blocks = layout.block_count().min(BLOCKS_AHEAD);
+        let blocks = (BYTES_AHEAD / layout.block_bytes()).clamp(1, layout.block_count());
+        let of_part = layout.block_bytes().div_ceil(parts);
+        let lines = part * of_part..layout.block_bytes().min((part + 1) * of_part);
         let place = STEP_SUMS;
         let mut here = code.create_label();
         code.lea(place, ptr(WEIGHTS + blocks * layout.block_bytes()))?;
@@ -139,7 +147,7 @@ impl Avx512<'_> {
         code.set_label(&mut here)?;
         code.zero_bytes()?;
         for group in 0..groups {
-            for at in (0..layout.block_bytes()).step_by(LINE) {
+            for at in lines.clone().step_by(LINE) {
                 code.prefetcht0(byte_ptr(place + group * layout.group_bytes() + at))?;
             }
         }
