@@ -46,7 +46,10 @@ pub(super) enum ManyRows {
 pub(super) fn portion(spec: &MatmulSpec, many: ManyRows) -> Portion {
     match (spec.activation(), many) {
         (Some(Activation::Int8 { .. }), ManyRows::Single) => grid::ROWS,
-        (Some(Activation::Int8 { block, .. }), ManyRows::Paired) => panel::portion(block),
+        (Some(Activation::Int8 { block, .. }), ManyRows::Paired) => match spec.layout.format {
+            WeightFormat::Int4(_) => panel::portion(block),
+            _ => Portion { bytes: 512 << 10, step: 16, ..PORTION },
+        },
         _ => PORTION,
     }
 }

@@ -21,6 +21,7 @@ use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, Plan, Portion, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL,
     TILE_WEIGHTS, TileShape, WEIGHTS,
 };
+use crate::kernels::matmul::chunks::LINE_BYTES;
 use crate::kernels::matmul::{Activation, record_bytes};
 use crate::pack::{GROUP, ZeroPoint};
 
@@ -42,8 +43,6 @@ const SUMS: usize = GROUP * 4;
 /// How far ahead of their use codes of a group are asked for, in bytes: eight blocks of 32, and at least
 /// one block.
 const BYTES_AHEAD: usize = 4352;
-/// Bytes of a line of the caches.
-const LINE: usize = 64;
 
 /// Rows of outputs that are asked for in one block at most.
 const ASKED_OUTPUTS: usize = 16;
@@ -147,7 +146,7 @@ impl Avx512<'_> {
         code.set_label(&mut here)?;
         code.zero_bytes()?;
         for group in 0..groups {
-            for at in lines.clone().step_by(LINE) {
+            for at in lines.clone().step_by(LINE_BYTES) {
                 code.prefetcht0(byte_ptr(place + group * layout.group_bytes() + at))?;
             }
         }
