@@ -99,7 +99,11 @@ fn quantised(format: QuantFormat) -> WeightFormat {
     else {
         return WeightFormat::F32;
     };
-    let scale = if format.scale == DType::F16 { ScaleType::F16 } else { ScaleType::F32 };
+    let scale = match format.scale {
+        DType::F16 if format.short => ScaleType::Short,
+        DType::F16 => ScaleType::F16,
+        _ => ScaleType::F32,
+    };
     let zero = match format.zero {
         ZeroPoints::Fixed(zero) if u32::from(zero) == 1 << (format.bits - 1) => ZeroPoint::Implied,
         ZeroPoints::Fixed(_) | ZeroPoints::Codes => ZeroPoint::Code,

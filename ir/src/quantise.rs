@@ -32,6 +32,12 @@
 //! the sum of squares. Normal values give `√(2 ln 2n) / (levels √12)` of their deviation, levels = 8
 //! or 127, before the search.
 //!
+//! **Short scales** have at most [`SHORT_SCALE_BITS`] significant bits, so that `(c - z) d` of 4 bits
+//! about their middle has at most 8: it is exact in bf16, and products of such numbers are exact
+//! wherever bf16 is multiplied. Here h is 2⁻⁵. They are so few that those around the plain one are tried
+//! themselves, each with its own codes: 0.0811 of the deviation of normal values in blocks of 32, where
+//! f16 has 0.0804 (the tests print both).
+//!
 //! A block that holds a number that is not finite gets a scale that is not a number, which packing
 //! refuses. Searching after Gerganov et al., *ggml-quants* (`make_qx_quants`), and the scale of given
 //! codes by least squares.
@@ -47,6 +53,12 @@ const LANES: usize = 8;
 /// Factors on the plain scale are `8 / (8 + step / 10)` for steps of at most this magnitude.
 const STEPS: i32 = 9;
 
+/// Significant bits of a short scale at most.
+pub const SHORT_SCALE_BITS: u32 = 5;
+
+/// Short numbers that are tried on either side of the plain one.
+const SHORT_STEPS: i32 = 3;
+
 /// Scales below this count as 0: their inverses leave the range of f32.
 const TINY: f32 = 1e-30;
 
@@ -59,6 +71,7 @@ pub struct Rounder {
     bits: u8,
     block: usize,
     scale: DType,
+    short: bool,
     zero: ZeroPoints,
     /// The block, filled up with zeros to whole lanes.
     padded: Vec<[f32; LANES]>,
@@ -73,10 +86,10 @@ impl Rounder {
             ZeroPoints::Codes => true,
             ZeroPoints::Float => false,
         };
-        let QuantFormat { bits, block, scale, zero } = *format;
+        let QuantFormat { bits, block, scale, short, zero } = *format;
         let stores = matches!(scale, DType::F32 | DType::F16 | DType::BF16);
         let can = makes && stores && matches!(bits, 4 | 8) && block > 0;
-        can.then(|| Rounder { bits, block: block as usize, scale, zero, padded: Vec::new() })
+        can.then(|| Rounder { bits, block: block as usize, scale, short, zero, padded: Vec::new() })
     }
 
     /// Rounds a row: a code per value, scale and zero point per block.
@@ -112,9 +125,17 @@ impl Rounder {
         };
         let mut scale = self.stored(plain);
         if self.bits == 4 && scale.is_finite() && scale.abs() >= TINY {
-            let searched = self.stored(self.search(plain, zero, top));
-            if self.error(searched, zero, top) < self.error(scale, zero, top) {
-                scale = searched;
+            let mut least = self.error(scale, zero, top);
+            let mut try_scale = |candidate| {
+                let error = self.error(candidate, zero, top);
+                if error < least {
+                    (scale, least) = (candidate, error);
+                }
+            };
+            if self.short {
+                short_scales(plain).map(|candidate| self.stored(candidate)).for_each(try_scale);
+            } else {
+                try_scale(self.stored(self.search(plain, zero, top)));
             }
         }
         let inverse = if scale.abs() < TINY { 0.0 } else { 1.0 / scale };
@@ -124,13 +145,9 @@ impl Rounder {
         (scale, zero)
     }
 
-    /// A scale in the format's type.
+    /// A scale as the format stores it.
     fn stored(&self, scale: f32) -> f32 {
-        match self.scale {
-            DType::F16 => half::f16::from_f32(scale).to_f32(),
-            DType::BF16 => half::bf16::from_f32(scale).to_f32(),
-            _ => scale,
-        }
+        stored(self.scale, self.short, scale)
     }
 
     /// The scale with the least squared error among those of the factors' codes. For codes q the
@@ -169,6 +186,41 @@ impl Rounder {
         }
         sum(squares)
     }
+}
+
+/// A scale in a type, to nearest even; a short one with [`SHORT_SCALE_BITS`] significant bits.
+pub fn stored(dtype: DType, short: bool, scale: f32) -> f32 {
+    let scale = if short { shortened(scale) } else { scale };
+    match dtype {
+        DType::F16 => half::f16::from_f32(scale).to_f32(),
+        DType::BF16 => half::bf16::from_f32(scale).to_f32(),
+        _ => scale,
+    }
+}
+
+/// The nearest number of [`SHORT_SCALE_BITS`] significant bits, ties to even.
+fn shortened(x: f32) -> f32 {
+    if !x.is_finite() {
+        return x;
+    }
+    let bits = x.to_bits();
+    let to_even = (bits >> LOST) & 1;
+    f32::from_bits((bits + (1 << (LOST - 1)) - 1 + to_even) & !((1 << LOST) - 1))
+}
+
+/// Bits that a short scale has less than a float.
+const LOST: u32 = f32::MANTISSA_DIGITS - SHORT_SCALE_BITS;
+
+/// The short numbers around a plain scale.
+fn short_scales(plain: f32) -> impl Iterator<Item = f32> {
+    let middle = shortened(plain).to_bits();
+    (-SHORT_STEPS..=SHORT_STEPS)
+        .map(move |step| f32::from_bits(middle.wrapping_add_signed(step << LOST)))
+}
+
+/// Whether a scale is one that [`stored`] gives for short ones.
+pub fn is_short(scale: f32) -> bool {
+    shortened(scale).to_bits() == scale.to_bits()
 }
 
 /// Least and greatest value of a block and 0, and whether all values are finite.

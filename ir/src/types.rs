@@ -123,6 +123,8 @@ pub struct QuantFormat {
     pub block: u32,
     /// Type of the scales: `F32`, `F16` or `BF16`. Scales may be negative.
     pub scale: DType,
+    /// Scales have at most [`SHORT_SCALE_BITS`](crate::quantise::SHORT_SCALE_BITS) significant bits.
+    pub short: bool,
     /// Zero points.
     pub zero: ZeroPoints,
 }
@@ -141,9 +143,10 @@ impl fmt::Display for Element {
         match self {
             Element::Plain(dtype) => dtype.fmt(f),
             Element::Quant(format) => {
+                let short = if format.short { ", short" } else { "" };
                 write!(
                     f,
-                    "int{}<block={}, scale={}, zero=",
+                    "int{}<block={}, scale={}{short}, zero=",
                     format.bits, format.block, format.scale
                 )?;
                 match format.zero {

@@ -3,6 +3,8 @@
 
 mod apart;
 
+use std::f64::consts::LN_2;
+
 use std::fmt;
 
 use anyhow::{Result, bail};
@@ -90,6 +92,7 @@ pub fn block(weight: &TensorType) -> Option<usize> {
 /// Rounds a row that enters a product with this weight: the default arithmetic of its format.
 pub fn round_activations(weight: &TensorType, row: &mut [f32]) {
     match (block(weight), weight.element) {
+        (Some(block), _) if has_powers(weight) => row.chunks_mut(block).for_each(to_powers),
         (Some(block), _) => row.chunks_mut(block).for_each(to_int8),
         (None, Element::Plain(DType::BF16)) => row.iter_mut().for_each(|x| *x = to_bf16(*x)),
         _ => {}
@@ -104,9 +107,16 @@ pub fn round_by_row(weight: &TensorType, row: &mut [f32]) {
     }
 }
 
+/// Whether scales of activations in front of a product with this weight are powers of two.
+fn has_powers(weight: &TensorType) -> bool {
+    matches!(weight.element, Element::Quant(format) if format.short)
+}
+
 /// Units that the largest of the activations that share a scale has, and of a row in an int8 cache.
 const UNITS: f32 = 120.1;
 const STORED_UNITS: f64 = 127.0;
+/// Units that it has at most where scales are powers of two, and half of which at least.
+const GREATEST_UNITS: f32 = 120.5;
 
 /// Numbers that share a scale.
 fn to_int8(numbers: &mut [f32]) {
@@ -114,6 +124,15 @@ fn to_int8(numbers: &mut [f32]) {
     let inverse = if largest > 1e-30 { UNITS / largest } else { 0.0 };
     for x in numbers {
         *x = (*x * inverse).round_ties_even() * (largest / UNITS);
+    }
+}
+
+/// Numbers that share a scale which is a power of two; the values here are of ordinary sizes.
+fn to_powers(numbers: &mut [f32]) {
+    let largest = numbers.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    if largest > 0.0 {
+        let scale = 2f32.powi((largest / GREATEST_UNITS).log2().ceil() as i32);
+        numbers.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
     }
 }
 
@@ -161,6 +180,11 @@ impl Bound {
         let weights = graph.constants.iter().map(|(_, constant)| &constant.ty);
         for weight in weights.filter(|ty| ty.shape.len() == 2) {
             let error = match (numbers(weight), weight.element) {
+                // Of powers of two the root mean square, in parts of the least, of numbers whose
+                // logarithms are even: √∫ 4ᵗ dt from 0 to 1.
+                (Some(numbers), _) if has_powers(weight) => {
+                    code_error(numbers, f64::from(GREATEST_UNITS)) * (1.5 / LN_2).sqrt()
+                }
                 (Some(numbers), _) => code_error(numbers, f64::from(UNITS)),
                 (None, Element::Plain(DType::BF16)) => 1.0 / 256.0 / 3f64.sqrt(),
                 _ => continue,

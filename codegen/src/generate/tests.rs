@@ -488,7 +488,13 @@ fn bf16_stays_near_and_does_not_depend_on_threads() {
 /// Replaces the gate's weights by int4 ones.
 fn quantise_gates(graph: &mut Graph) {
     let blocks = WIDTH.div_ceil(16);
-    let format = QuantFormat { bits: 4, block: 16, scale: DType::F32, zero: ZeroPoints::Fixed(8) };
+    let format = QuantFormat {
+        bits: 4,
+        block: 16,
+        scale: DType::F32,
+        short: false,
+        zero: ZeroPoints::Fixed(8),
+    };
     let shape = vec![INNER.into(), WIDTH.into()];
     let ty = TensorType { element: Element::Quant(format), shape };
     for layer in 1..=LAYERS {

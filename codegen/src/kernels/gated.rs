@@ -20,7 +20,7 @@
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
-use super::matmul::{Activation, MatmulSpec, Scaling, emit_matmul, record_bytes};
+use super::matmul::{Activation, Form, MatmulSpec, Scaling, emit_matmul, record_bytes};
 use super::rounding::{RoundingSpec, Source, emit_rounding};
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Signature, Value, signature};
 use crate::pack::GROUP;
@@ -39,23 +39,29 @@ pub struct GatedSpec {
     pub product: MatmulSpec,
     /// The gate's function.
     pub activation: UnaryOp,
-    /// Elements of a block of the rounded rows.
-    pub block: usize,
+    /// A block's record in the rounded rows.
+    form: Form,
 }
 
 impl GatedSpec {
     /// The kernel for a product whose gated halves are rounded so, if it exists: whole blocks of whole
     /// groups of channels, each with a scale of its own.
     pub fn new(product: MatmulSpec, activation: UnaryOp, rounded: Activation) -> Option<GatedSpec> {
-        let Activation::Int8 { reduction, block, blocks, scaling, .. } = rounded else {
+        let Activation::Int8 { reduction, block, blocks, scaling, in_bf16, .. } = rounded else {
             return None;
         };
-        let fits = scaling == Scaling::Block
+        let fits = scaling != Scaling::Row
             && product.layout.channels == 2 * reduction
             && reduction == block * blocks
             && block.is_multiple_of(GROUP)
             && !product.residual;
-        fits.then_some(GatedSpec { product, activation, block })
+        fits.then_some(GatedSpec { product, activation, form: Form { block, scaling, in_bf16 } })
+    }
+
+    /// The kernel of a level.
+    pub fn at(self, level: IsaLevel) -> GatedSpec {
+        let in_bf16 = self.form.in_bf16 && level == IsaLevel::Amx;
+        GatedSpec { product: self.product.at(level), form: Form { in_bf16, ..self.form }, ..self }
     }
 
     /// Channels of each half.
@@ -65,7 +71,7 @@ impl GatedSpec {
 
     /// Blocks of a rounded row: what threads divide.
     pub fn units(&self) -> usize {
-        self.half() / self.block
+        self.half() / self.form.block
     }
 
     /// Bytes of the memory that threads share, for a step of at most so many rows.
@@ -76,18 +82,19 @@ impl GatedSpec {
     /// Floats from one row of staged units to the next: an odd number of cache lines keeps them apart
     /// in the nearest cache.
     fn staged_stride(&self) -> usize {
-        2 * TOGETHER * self.block + GROUP
+        2 * TOGETHER * self.form.block + GROUP
     }
 
     /// The rounding of rows of some blocks, `stride` floats apart.
     fn rounding(&self, blocks: usize, stride: usize) -> RoundingSpec {
-        let reduction = blocks * self.block;
+        let reduction = blocks * self.form.block;
         let activation = Activation::Int8 {
             reduction,
-            block: self.block,
+            block: self.form.block,
             blocks,
             input_stride: stride,
-            scaling: Scaling::Block,
+            scaling: self.form.scaling,
+            in_bf16: self.form.in_bf16,
         };
         let source = Source::Gated { activation: self.activation, up_stride: stride };
         let record_stride = self.records().row_bytes();
@@ -99,10 +106,11 @@ impl GatedSpec {
         let reduction = self.half();
         Activation::Int8 {
             reduction,
-            block: self.block,
+            block: self.form.block,
             blocks: self.units(),
             input_stride: reduction,
-            scaling: Scaling::Block,
+            scaling: self.form.scaling,
+            in_bf16: self.form.in_bf16,
         }
     }
 
@@ -146,7 +154,7 @@ pub fn emit_gated(
             is_few,
             |b| {
                 // Units at their places in whole rows.
-                let begin = b.mul_const(first, spec.block as i64 * 4);
+                let begin = b.mul_const(first, spec.form.block as i64 * 4);
                 let gate = b.add(shared, begin);
                 call.products(b, &few, gate, [zero, rows], [first, end]);
                 let blocks = b.sub(end, first);
@@ -211,7 +219,7 @@ impl Halves {
     ) -> Result<Halves, EmitError> {
         let product = MatmulSpec { output_stride: stride, ..spec.product };
         Ok(Halves {
-            up: (units * spec.block * 4) as i64,
+            up: (units * spec.form.block * 4) as i64,
             product: emit_matmul(assembly, &product, level)?,
             rounding: emit_rounding(assembly, &spec.rounding(units, stride), level)?,
         })
@@ -243,7 +251,7 @@ impl Call<'_> {
         let nothing = b.int(0);
         for (first_group, offset) in [(0, 0), (spec.half() / GROUP, halves.up)] {
             let [first, behind] = [unit, end].map(|unit| {
-                let group = b.mul_const(unit, (spec.block / GROUP) as i64);
+                let group = b.mul_const(unit, (spec.form.block / GROUP) as i64);
                 b.add_const(group, first_group as i64)
             });
             // The kernel finds a group's outputs by its number.
@@ -267,7 +275,8 @@ impl Call<'_> {
         let spec = self.spec;
         let up = b.add_const(gate, halves.up);
         let records = b.element(self.records, row, spec.records().row_bytes() as i64);
-        let records = b.element(records, unit, record_bytes(spec.block) as i64);
+        let records =
+            b.element(records, unit, record_bytes(spec.form.block, spec.form.in_bf16) as i64);
         let zero = b.int(0);
         b.call(halves.rounding, &[gate, up, records, zero, blocks]);
     }

@@ -4,6 +4,8 @@
 //! same bytes whatever the number of threads.
 
 use rayon::prelude::*;
+use weir_ir::DType;
+use weir_ir::quantise::stored;
 
 use crate::image::NotFinite;
 
@@ -160,7 +162,10 @@ pub fn pack_quantised(
 fn put_scale(place: &mut [u8], ty: ScaleType, lane: usize, scale: f32) {
     match ty {
         ScaleType::F32 => place[lane * 4..][..4].copy_from_slice(&scale.to_le_bytes()),
-        ScaleType::F16 => {
+        ScaleType::F16 | ScaleType::Short => {
+            // What is promised to be short is, whatever the source gives.
+            let scale =
+                if ty == ScaleType::Short { stored(DType::F16, true, scale) } else { scale };
             place[lane * 2..][..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
         }
     }

@@ -37,6 +37,9 @@ pub enum ScaleType {
     F32,
     /// IEEE half.
     F16,
+    /// IEEE half of few significant bits, as [`weir_ir::quantise::is_short`] says: a code of four bits
+    /// about its middle, times the scale, is exact in bf16.
+    Short,
 }
 
 impl ScaleType {
@@ -44,7 +47,7 @@ impl ScaleType {
     pub fn bytes(self) -> usize {
         match self {
             ScaleType::F32 => 4,
-            ScaleType::F16 => 2,
+            ScaleType::F16 | ScaleType::Short => 2,
         }
     }
 }
@@ -141,6 +144,7 @@ impl WeightFormat {
         let scale = match blocks.scale {
             ScaleType::F32 => "f32",
             ScaleType::F16 => "f16",
+            ScaleType::Short => "short",
         };
         let zero = match blocks.zero {
             ZeroPoint::Implied => "",
@@ -259,7 +263,9 @@ impl PackedLayout {
         };
         let scale = match blocks.scale {
             ScaleType::F32 => f32::from_bits(fill::read_u32(packed, scale)),
-            ScaleType::F16 => half::f16::from_le_bytes([packed[scale], packed[scale + 1]]).to_f32(),
+            ScaleType::F16 | ScaleType::Short => {
+                half::f16::from_le_bytes([packed[scale], packed[scale + 1]]).to_f32()
+            }
         };
         let zero = match blocks.zero {
             ZeroPoint::Implied => self.format.implied_zero(),

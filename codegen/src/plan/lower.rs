@@ -55,6 +55,8 @@ pub struct SegmentSource<'a> {
     pub compute: Option<Compute>,
     /// Layout of an embedding table that is also the head's weight.
     pub tied: HashMap<WeightSource, PackedLayout>,
+    /// Whether kernels for AMX are emitted, whose rounded rows are the longest.
+    pub has_tiles: bool,
     /// Most rows of a call.
     pub max_rows: usize,
     /// Values of a hidden row.

@@ -101,7 +101,13 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
     let mut body = Body::default();
     let rows =
         |width: usize| TensorType::new(DType::F32, vec![Dim::from(Symbol::Rows), Dim::from(width)]);
-    let format = QuantFormat { bits: 4, block: 32, scale: DType::F16, zero: ZeroPoints::Fixed(8) };
+    let format = QuantFormat {
+        bits: 4,
+        block: 32,
+        scale: DType::F16,
+        short: false,
+        zero: ZeroPoints::Fixed(8),
+    };
     let weight = |channels: usize, reduction: usize| {
         let shape = vec![channels.into(), reduction.into()];
         TensorType { element: Element::Quant(format), shape }
@@ -139,6 +145,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
         reservoir: None,
         compute: None,
         tied: HashMap::new(),
+        has_tiles: true,
         max_rows: 32,
         hidden_width: WIDTH,
         head: false,

@@ -135,9 +135,9 @@ fn emit_kernel(
         }
         Kernel::Map { op, inputs, output } => emit_map(assembly, &map_spec(*op, inputs, output)),
         Kernel::Reduce { spec, .. } => emit_reduce(assembly, spec),
-        Kernel::Rounding { spec, .. } => emit_rounding(assembly, spec, level),
-        Kernel::Matmul { spec, .. } => emit_matmul(assembly, spec, level),
-        Kernel::Gated { spec, .. } => emit_gated(assembly, spec, level),
+        Kernel::Rounding { spec, .. } => emit_rounding(assembly, &spec.at(level), level),
+        Kernel::Matmul { spec, .. } => emit_matmul(assembly, &spec.at(level), level),
+        Kernel::Gated { spec, .. } => emit_gated(assembly, &spec.at(level), level),
         Kernel::Append { cache, key, value, angles, reservoir } => {
             let spec = AppendSpec {
                 cache: *cache,

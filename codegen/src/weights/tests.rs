@@ -17,7 +17,7 @@ fn quantised(bits: u8, block: u32, signed: bool, zero: ZeroPoints) -> Constant {
         }
         _ => (0..rows * blocks).map(|i| (i * 29) as u8).collect(),
     };
-    let format = QuantFormat { bits, block, scale: DType::F32, zero };
+    let format = QuantFormat { bits, block, scale: DType::F32, short: false, zero };
     Constant {
         name: "w".into(),
         ty: TensorType { element: Element::Quant(format), shape: vec![rows.into(), width.into()] },
@@ -104,7 +104,13 @@ fn weights_rounded_while_packed_are_those_of_the_interpreter() {
             for block in [32, 64, 112] {
                 for zero in [ZeroPoints::Fixed(middle), ZeroPoints::Codes] {
                     let scale = if block == 64 { DType::F32 } else { DType::F16 };
-                    elements.push(Element::Quant(QuantFormat { bits, block, scale, zero }));
+                    elements.push(Element::Quant(QuantFormat {
+                        bits,
+                        block,
+                        scale,
+                        short: false,
+                        zero,
+                    }));
                 }
             }
         }
@@ -147,7 +153,7 @@ fn what_cannot_be_rounded_is_named() {
         (image.pieces[0].fill)(&mut packed).unwrap_err().to_string()
     };
     let zero = ZeroPoints::Fixed(8);
-    let int4 = QuantFormat { bits: 4, block: 32, scale: DType::F16, zero };
+    let int4 = QuantFormat { bits: 4, block: 32, scale: DType::F16, short: false, zero };
     let element = Element::Quant(int4);
     assert_eq!(fault(f32::NAN, element), "element 40 of row 1 is NaN, not a finite number");
     // The number is finite, its scale is beyond the range of f16.

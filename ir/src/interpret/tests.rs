@@ -550,7 +550,8 @@ fn a_missing_input_is_named() {
 }
 
 fn quantised() -> Constant {
-    let format = QuantFormat { bits: 4, block: 2, scale: DType::F32, zero: ZeroPoints::Codes };
+    let format =
+        QuantFormat { bits: 4, block: 2, scale: DType::F32, short: false, zero: ZeroPoints::Codes };
     let scales: Vec<u8> = [0.5f32, -1.0, 2.0, 1.0].iter().flat_map(|s| s.to_le_bytes()).collect();
     Constant {
         name: "w".into(),

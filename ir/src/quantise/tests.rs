@@ -7,7 +7,12 @@ use crate::text::{parse, parse_with, print};
 use crate::types::{Element, TensorType};
 
 fn format(bits: u8, block: u32, scale: DType, zero: ZeroPoints) -> QuantFormat {
-    QuantFormat { bits, block, scale, zero }
+    QuantFormat { bits, block, scale, short: false, zero }
+}
+
+/// int4 with short scales.
+fn short(block: u32) -> QuantFormat {
+    QuantFormat { short: true, ..format(4, block, DType::F16, ZeroPoints::Fixed(8)) }
 }
 
 fn formats() -> Vec<QuantFormat> {
@@ -19,6 +24,7 @@ fn formats() -> Vec<QuantFormat> {
                 formats.push(format(bits, block, scale, ZeroPoints::Codes));
             }
         }
+        formats.push(short(block));
     }
     formats
 }
@@ -40,6 +46,7 @@ fn allowed(format: &QuantFormat, x: &[f32]) -> (f64, f64) {
     let greatest = x.iter().fold(0.0f64, |greatest, x| greatest.max(f64::from(*x)));
     let (m, range) = (greatest.max(-least), greatest - least);
     let h = match format.scale {
+        _ if format.short => 2f64.powi(-5),
         DType::F16 => 2f64.powi(-11),
         DType::BF16 => 2f64.powi(-8),
         _ => 2f64.powi(-24),
@@ -75,6 +82,7 @@ fn errors_are_those_of_the_table() {
             let mut codes = vec![0; count];
             let (scale, zero) = rounder.round(&x, &mut codes);
             assert_eq!(rounder.stored(scale), scale);
+            assert!(!format.short || is_short(scale), "{scale}");
             let (each, whole) = allowed(&format, &x);
             let mut square = 0.0;
             for (x, code) in x.iter().zip(&codes) {
@@ -92,8 +100,9 @@ fn errors_are_those_of_the_table() {
 
 #[test]
 fn searching_is_never_worse_and_reaches_the_stated_size() {
-    for block in [32, 64, 128] {
-        let format = format(4, block, DType::F16, ZeroPoints::Fixed(8));
+    let long = |block| format(4, block, DType::F16, ZeroPoints::Fixed(8));
+    for format in [long(32), short(32), long(64), long(128)] {
+        let block = format.block;
         let mut rounder = Rounder::new(&format).unwrap();
         let (mut searched, mut plain, mut size) = (0.0, 0.0, 0.0);
         for seed in 100..400 {
@@ -109,7 +118,7 @@ fn searching_is_never_worse_and_reaches_the_stated_size() {
             size += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
         }
         let (searched, plain) = ((searched / size).sqrt(), (plain / size).sqrt());
-        println!("blocks of {block}: {plain:.4} plain, {searched:.4} searched");
+        println!("{}: {plain:.4} plain, {searched:.4} searched", Element::Quant(format));
         assert!(searched < 0.96 * plain);
         let stated = (2.0 * (2.0 * f64::from(block)).ln()).sqrt() / (8.0 * 12f64.sqrt());
         assert!(plain < 1.15 * stated && plain > 0.7 * stated, "{plain} {stated}");
@@ -227,4 +236,27 @@ fn sources_that_do_not_fit_are_refused() {
     ] {
         assert!(with(ty, source).is_err());
     }
+}
+
+#[test]
+fn short_scales_are_the_nearest_and_codes_times_them_fit_bf16() {
+    let neighbours = |x: f32| {
+        let exponent = 2f32.powi(x.abs().log2().floor() as i32 + 1 - SHORT_SCALE_BITS as i32);
+        [(x / exponent).floor() * exponent, (x / exponent).ceil() * exponent]
+    };
+    for x in noise(7, 2000).into_iter().filter(|x| x.abs() > 1e-3) {
+        let [below, above] = neighbours(x);
+        let nearest = stored(DType::F16, true, x);
+        let distance = (nearest - x).abs();
+        assert!(distance <= (below - x).abs() && distance <= (above - x).abs(), "{x} {nearest}");
+        for code in -8..8 {
+            let value = code as f32 * nearest;
+            assert_eq!(half::bf16::from_f32(value).to_f32(), value);
+        }
+    }
+    assert!(
+        stored(DType::F16, true, f32::NAN).is_nan() && stored(DType::F16, true, 1e9).is_infinite()
+    );
+    assert_eq!([0.0, -0.0].map(|x| stored(DType::F16, true, x).to_bits()), [0, 1 << 31]);
+    assert!(is_short(0.0) && is_short(-31.0) && !is_short(33.0));
 }

@@ -550,7 +550,8 @@ fn parse_element(text: &str) -> Option<Element> {
     };
     let scale = DType::parse(find("scale")?)?;
     let block = find("block")?.parse().ok()?;
-    Some(Element::Quant(QuantFormat { bits: bits.parse().ok()?, block, scale, zero }))
+    let short = find("short").is_some();
+    Some(Element::Quant(QuantFormat { bits: bits.parse().ok()?, block, scale, short, zero }))
 }
 
 /// Little-endian bytes of an element's text.

@@ -274,7 +274,9 @@ impl Wanted {
             Some(true) => ZeroPoints::Codes,
             _ => ZeroPoints::Fixed(1 << (bits - 1)),
         };
-        Element::Quant(QuantFormat { bits, block, scale, zero })
+        // Where products have kernels that such scales serve.
+        let short = (bits, block, scale, zero) == (4, 32, DType::F16, ZeroPoints::Fixed(8));
+        Element::Quant(QuantFormat { bits, block, scale, short, zero })
     }
 }
 
@@ -353,7 +355,8 @@ mod tests {
         let element = |group| choice.decide(choice.of(group), Element::Plain(DType::F32), 500);
         let int = |bits, block, zero| {
             let zero = ZeroPoints::Fixed(zero);
-            Decision::Round(Element::Quant(QuantFormat { bits, block, scale: DType::F16, zero }))
+            let (scale, short) = (DType::F16, bits == 4 && block == 32);
+            Decision::Round(Element::Quant(QuantFormat { bits, block, scale, short, zero }))
         };
         assert_eq!(element(Group::Layers), int(4, 32, 8));
         assert_eq!(element(Group::Head), int(8, 64, 128));
@@ -393,7 +396,13 @@ mod tests {
     #[test]
     fn codes_of_the_file_are_not_rounded_again() {
         let zero = ZeroPoints::Codes;
-        let file = Element::Quant(QuantFormat { bits: 4, block: 64, scale: DType::F32, zero });
+        let file = Element::Quant(QuantFormat {
+            bits: 4,
+            block: 64,
+            scale: DType::F32,
+            short: false,
+            zero,
+        });
         for (text, decision) in [
             ("int4", Decision::Keep),
             ("int4,block=64,zeros", Decision::Keep),

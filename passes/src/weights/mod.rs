@@ -14,7 +14,7 @@ use weir_ir::{Element, QuantFormat, ZeroPoints};
 pub fn format_name(element: Element) -> String {
     match element {
         Element::Plain(dtype) => dtype.to_string(),
-        Element::Quant(QuantFormat { bits, block, scale, zero }) => {
+        Element::Quant(QuantFormat { bits, block, scale, zero, .. }) => {
             let zero = match zero {
                 ZeroPoints::Fixed(_) => "",
                 ZeroPoints::Codes | ZeroPoints::Float => " and zero points",

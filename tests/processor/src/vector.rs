@@ -133,6 +133,7 @@ impl Processor<'_> {
             | Vperm2f128 | Vperm2i128 | Vshuff32x4 | Vshufi32x4 | Vmovshdup | Vmovhlps => {
                 self.rearrange(instruction)
             }
+            Vpermt2w => self.pick_half_words(instruction),
             Vpinsrw | Vpinsrd => self.insert_number(instruction),
             Vpunpcklwd | Vpunpckhwd => self.interleave_words(instruction),
             Vpshuflw | Vpshufhw => self.shuffle_half_words(instruction),
@@ -144,7 +145,7 @@ impl Processor<'_> {
             Vblendvps => self.blend(instruction),
             Vpdpbusd | Vpdpwssd | Vdpbf16ps => self.dot(instruction),
             Vphaddd | Vpsadbw => self.sum_neighbours(instruction),
-            Vpsrld | Vpslld | Vpsrad | Vpsrlw | Vpsllw | Vpsraw | Vpsrlq | Vpsllq => {
+            Vpsrld | Vpslld | Vpsrad | Vprold | Vpsrlw | Vpsllw | Vpsraw | Vpsrlq | Vpsllq => {
                 self.shift(instruction)
             }
             Vpaddq | Vpsubq => {

@@ -75,7 +75,7 @@ pub(super) fn parameters(
     let zero_at = (layout.zeros_offset() + lane * blocks.zero.bytes()) as i32;
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(LANES, block, scale_at),
-        ScaleType::F16 => b.load_f16(Lanes::Four, block, scale_at),
+        ScaleType::F16 | ScaleType::Short => b.load_f16(Lanes::Four, block, scale_at),
     };
     let zero = match blocks.zero {
         ZeroPoint::Implied => b.constant(LANES, layout.format.implied_zero()),
@@ -105,7 +105,7 @@ pub(super) fn channel_parameters(
     let scale_at = b.element(block, lane, blocks.scale.bytes() as i64);
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(FLOAT, scale_at, 0),
-        ScaleType::F16 => b.load_f16(Lanes::One, scale_at, 0),
+        ScaleType::F16 | ScaleType::Short => b.load_f16(Lanes::One, scale_at, 0),
     };
     let zeros = layout.zeros_offset() as i32;
     let zero = match blocks.zero {

@@ -23,7 +23,8 @@
 //!   one more u·S for each of the two roundings of a quantised element.
 //! * `Bf16`: in addition 2⁻⁸·S, for each activation is off by at most half a unit of 8 bits.
 //! * `Int8`: in addition Σ over blocks of (max |x| in the block) / 240 · `Σ |w[k]|` of the block,
-//!   for each activation is off by at most half of its scale, max |x| / 120.1; a float zero point costs
+//!   for each activation is off by at most half of its scale, max |x| / 120.1 (twice as much where
+//!   scales are powers of two: those are below max |x| / 60.25); a float zero point costs
 //!   u·|zero · Σ a| · scales more. For `Int8Row` the block is the row: (max |x|) / 240 · `Σ |w[k]|`.
 //!   [`activation_error`] computes it. Against the rounded activations,
 //!   of which S̃ is the sum of sizes, an output has a rounding per block, one for the product of the
@@ -57,8 +58,9 @@ use avx512::ManyRows;
 
 pub use quantise::{Activation, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
-    MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, UNITS, for_rows, largest_of_row, paired_eights,
-    quantise_block, record_bytes, zeros_behind,
+    EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
+    POWER_CARRY, POWER_INVERSE, POWER_LOWERED, UNITS, VALUE_ORDER, for_rows, largest_of_row,
+    paired_eights, quantise_block, record_bytes, values_at, zeros_behind,
 };
 pub use row::emit_unpack_row;
 
@@ -121,6 +123,8 @@ pub struct MatmulSpec {
     pub input_stride: usize,
     /// Floats from one output row to the next.
     pub output_stride: usize,
+    /// Whether input rows have their values in bf16 beside the codes: see [`MatmulSpec::at`].
+    pub in_bf16: bool,
 }
 
 impl MatmulSpec {
@@ -133,7 +137,13 @@ impl MatmulSpec {
             residual: false,
             input_stride: layout.reduction,
             output_stride: layout.channels,
+            in_bf16: false,
         }
+    }
+
+    /// The same product with input rows as a level's kernel reads them.
+    pub fn at(self, level: IsaLevel) -> Self {
+        Self { in_bf16: level == IsaLevel::Amx && amx::multiplies_values(&self), ..self }
     }
 
     /// Whether kernels for this specification exist, and if not why.
@@ -171,6 +181,14 @@ impl MatmulSpec {
         self.activation().map_or(self.input_stride * 4, |activation| activation.row_bytes())
     }
 
+    /// Bytes from one activation block's record to the next; 0 where rows have none.
+    fn record_bytes(&self) -> usize {
+        match self.activation() {
+            Some(Activation::Int8 { block, in_bf16, .. }) => record_bytes(block, in_bf16),
+            Some(Activation::Bf16 { .. }) | None => 0,
+        }
+    }
+
     /// Groups of channels that threads divide.
     pub fn groups(&self) -> usize {
         self.layout.groups()
@@ -179,7 +197,7 @@ impl MatmulSpec {
     /// Rows that a level's kernel computes before it walks the weights again.
     pub fn portion_rows(&self, level: IsaLevel) -> usize {
         let portion = match self.version(level) {
-            IsaLevel::Amx => amx::PORTION,
+            IsaLevel::Amx => amx::portion(self),
             IsaLevel::Avx512 => avx512::portion(self, ManyRows::Single),
             IsaLevel::Avx512Pairs => avx512::portion(self, ManyRows::Paired),
             IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => assembled::PORTION,
@@ -208,13 +226,14 @@ impl MatmulSpec {
         // What a record's scale was taken over is nothing that a product sees.
         let compute = if self.compute.is_integer() { Compute::Int8 } else { self.compute };
         format!(
-            "matmul-{}-{}-{}x{}{}{}-x{}-y{}-{}",
+            "matmul-{}-{}-{}x{}{}{}{}-x{}-y{}-{}",
             self.layout.format.name(),
             compute.name(),
             self.layout.channels,
             self.layout.reduction,
             if self.bias { "-bias" } else { "" },
             if self.residual { "-residual" } else { "" },
+            if self.in_bf16 { "-bf16" } else { "" },
             self.input_row_bytes(),
             self.output_stride,
             self.version(level).name(),
@@ -263,6 +282,7 @@ pub fn activation_error(spec: &MatmulSpec, input: &[f32], weight: &[f32]) -> f64
         None => return 0.0,
         Some(Activation::Bf16 { .. }) => (1, 1.0 / 256.0),
         Some(Activation::Int8 { block, scaling: Scaling::Block, .. }) => (block, 1.0 / 240.0),
+        Some(Activation::Int8 { block, scaling: Scaling::Power, .. }) => (block, 1.0 / 120.0),
         Some(Activation::Int8 { reduction, scaling: Scaling::Row, .. }) => (reduction, 1.0 / 240.0),
     };
     input

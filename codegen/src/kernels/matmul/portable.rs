@@ -4,7 +4,7 @@
 //! accumulators stay in registers over the whole reduction. For each group of channels all rows are
 //! computed, so that weights come from memory once, and then from the cache.
 
-use super::{MINUS_SUM, MatmulSpec, decode, record_bytes};
+use super::{MINUS_SUM, MatmulSpec, decode};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Value,
     types,
@@ -222,7 +222,7 @@ fn integer_sums(
         return Vec::new();
     };
     let parts = blocks.block / block;
-    let record = record_bytes(block) as i64;
+    let record = spec.record_bytes() as i64;
     let code_bytes = match layout.format {
         WeightFormat::Int4(_) => block * GROUP / 2,
         _ => block * GROUP,

@@ -7,6 +7,14 @@
 //! value that is not a number makes the scale, and so every output of the row, not a number. Elements
 //! beyond K are 0.
 //!
+//! Where the weights' scales are short ([`ScaleType::Short`]) the block's scale is a power of two, the
+//! least s with m ≤ 120.5 s: codes are x / s rounded, at most 120, and a code times its scale is exact in
+//! bf16. Blocks with m ≤ 2⁻⁸⁰ have scale 0 and codes 0, those with m ≥ 2¹⁰⁰ a scale that is not a number:
+//! products of such numbers with such weights neither leave the range of f32 nor become subnormal.
+//!
+//! For tiles of bf16 such a record has, 64 bytes behind its beginning, its values once more: in bf16,
+//! exactly, in the order in which weights are taken apart.
+//!
 //! `Int8Row`: the same records, but m is the largest magnitude of the whole row ([`Scaling::Row`]), so
 //! that all of them have one scale, and one value that is not a number leaves none of them a code. A
 //! thread that has any part of a row finds it by itself.
@@ -30,14 +38,39 @@
 //!
 //! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
 
+use weir_abi::IsaLevel;
+
 use super::{Compute, MatmulSpec};
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INTS, InstBuilder, IntCC, LANES, Lanes,
+    Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Lanes,
     POINTER, Value, signature,
 };
+use crate::pack::ScaleType;
 
 /// Below this no element is distinguished from zero: 120.1 / m would overflow soon.
 pub(in crate::kernels) const NEGLIGIBLE: f32 = 1e-30;
+
+/// As [`NEGLIGIBLE`], where scales are powers of two.
+pub(in crate::kernels) const NEGLIGIBLE_OF_POWERS: f32 = from_power(-80);
+
+/// The least magnitude that powers of two do not serve.
+pub(in crate::kernels) const LIMIT_OF_POWERS: f32 = from_power(100);
+
+/// A power of two as a scale, of the bits of the largest magnitude: what is added to them before all
+/// below the exponent is dropped, so that a significand above that of 120.5 counts to the next power;
+/// and what is subtracted then, for 120.5 is 1.88 · 2⁶.
+pub(in crate::kernels) const POWER_CARRY: u32 =
+    0x0080_0000 - (120.5f32.to_bits() & 0x007f_ffff) - 1;
+/// See [`POWER_CARRY`].
+pub(in crate::kernels) const POWER_LOWERED: u32 = 6 << 23;
+/// Bits of an exponent.
+pub(in crate::kernels) const EXPONENT: u32 = 0x7f80_0000;
+/// The bits of a power of two's inverse are this minus its own, before they are lowered.
+pub(in crate::kernels) const POWER_INVERSE: u32 = 2 * (127 << 23) + POWER_LOWERED;
+
+const fn from_power(exponent: i32) -> f32 {
+    f32::from_bits(((127 + exponent) as u32) << 23)
+}
 
 /// Units that the largest magnitude under a scale has. Its code is 120: with one of int4 about its
 /// middle added, still a byte.
@@ -56,10 +89,20 @@ pub(in crate::kernels) const fn paired_eights(block: usize) -> usize {
     block * 3 / 32
 }
 
-/// Bytes of the record of a block of so many elements.
-pub(in crate::kernels) const fn record_bytes(block: usize) -> usize {
-    block + RECORD_TAIL
+/// Bytes of the record of a block of so many elements: its codes and what belongs to them, and if it is
+/// to have them its values in bf16, in lines of their own.
+pub(in crate::kernels) const fn record_bytes(block: usize, in_bf16: bool) -> usize {
+    if in_bf16 { values_at(block) + block * 2 } else { block + RECORD_TAIL }
 }
+
+/// Where a record has its values in bf16.
+pub(in crate::kernels) const fn values_at(block: usize) -> usize {
+    (block + RECORD_TAIL).next_multiple_of(64)
+}
+
+/// Which elements of each eight the values in bf16 are: the order in which nibbles of int4 are taken
+/// apart (`matmul/amx/values.rs`).
+pub(in crate::kernels) const VALUE_ORDER: [usize; 8] = [4, 6, 1, 3, 5, 7, 2, 0];
 
 /// Elements of an item of `Bf16`.
 const CHUNK: usize = 64;
@@ -69,8 +112,21 @@ const CHUNK: usize = 64;
 pub enum Scaling {
     /// Each block has its own.
     Block,
+    /// Each block has its own, a power of two.
+    Power,
     /// All blocks of a row have the row's.
     Row,
+}
+
+/// What a block's record is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::kernels) struct Form {
+    /// Elements of the block.
+    pub(in crate::kernels) block: usize,
+    /// What its scale is.
+    pub(in crate::kernels) scaling: Scaling,
+    /// Whether it has its values in bf16.
+    pub(in crate::kernels) in_bf16: bool,
 }
 
 /// Form of a kernel's input rows, if they are not the f32 rows themselves.
@@ -95,6 +151,8 @@ pub enum Activation {
         input_stride: usize,
         /// What a scale is taken over.
         scaling: Scaling,
+        /// Whether records have their values in bf16 beside the codes.
+        in_bf16: bool,
     },
 }
 
@@ -108,12 +166,25 @@ impl Activation {
                 // of 16 bits after one widening, many enough to spread the cost of the scale.
                 let block = (1..=4).rev().map(|n| 16 * n).find(|part| blocks.block % part == 0);
                 let block = block.unwrap_or(16);
+                let scaling = match (scaling, blocks.scale) {
+                    (Scaling::Block, ScaleType::Short) => Scaling::Power,
+                    _ => scaling,
+                };
                 let blocks = spec.layout.block_count() * (blocks.block / block);
-                Some(Activation::Int8 { reduction, block, blocks, input_stride, scaling })
+                let in_bf16 = spec.in_bf16;
+                Some(Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 })
             }
             _ if spec.compute == Compute::F32 => None,
             _ => Some(Activation::Bf16 { reduction, input_stride }),
         }
+    }
+
+    /// The rows that a level's kernels make and read: only tiles read values in bf16.
+    pub fn at(mut self, level: IsaLevel) -> Self {
+        if let Activation::Int8 { in_bf16, .. } = &mut self {
+            *in_bf16 &= level == IsaLevel::Amx;
+        }
+        self
     }
 
     /// Bytes of a row of the buffer that [`emit_quantise`] fills: it needs rows times this, aligned
@@ -122,7 +193,9 @@ impl Activation {
     pub fn row_bytes(self) -> usize {
         let bytes = match self {
             Activation::Bf16 { reduction, .. } => reduction * 4,
-            Activation::Int8 { block, blocks, .. } => blocks * record_bytes(block),
+            Activation::Int8 { block, blocks, in_bf16, .. } => {
+                blocks * record_bytes(block, in_bf16)
+            }
         };
         bytes.next_multiple_of(64) | 64
     }
@@ -141,12 +214,16 @@ impl Activation {
             Activation::Bf16 { reduction, input_stride } => {
                 format!("quantise-bf16-{reduction}-x{input_stride}")
             }
-            Activation::Int8 { reduction, block, blocks, input_stride, scaling } => {
+            Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 } => {
+                let values = if in_bf16 { "-bf16" } else { "" };
                 let scaling = match scaling {
                     Scaling::Block => "",
+                    Scaling::Power => "-power-",
                     Scaling::Row => "-row-",
                 };
-                format!("quantise-int8{scaling}b{block}-{reduction}-{blocks}-x{input_stride}")
+                format!(
+                    "quantise-int8{scaling}b{block}-{reduction}-{blocks}-x{input_stride}{values}"
+                )
             }
         }
     }
@@ -170,7 +247,8 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
                         round_chunk(b, from, to, part, reduction);
                     });
                 }
-                Activation::Int8 { reduction, block, input_stride, scaling, .. } => {
+                Activation::Int8 { reduction, block, input_stride, scaling, in_bf16, .. } => {
+                    let form = Form { block, scaling, in_bf16 };
                     let row = b.element(input, row, input_stride as i64 * 4);
                     let of_row = (scaling == Scaling::Row).then(|| {
                         largest_of_row(b, reduction, |b, index, lanes| {
@@ -180,18 +258,18 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
                     });
                     b.for_range(first, last, 1, |b, part| {
                         let from = b.element(row, part, block as i64 * 4);
-                        let to = b.element(to, part, record_bytes(block) as i64);
+                        let to = b.element(to, part, record_bytes(block, in_bf16) as i64);
                         let whole = reduction / block;
                         let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
                         b.if_else(
                             is_whole,
                             |b| {
-                                quantise_block(b, from, to, block, of_row);
+                                quantise_block(b, from, to, form, of_row);
                                 Vec::new()
                             },
                             |b| {
                                 let staged = stage_end(b, from, block, part, reduction);
-                                quantise_block(b, staged, to, block, of_row);
+                                quantise_block(b, staged, to, form, of_row);
                                 Vec::new()
                             },
                         );
@@ -241,8 +319,11 @@ fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction:
     });
 }
 
-/// scale = m / 120.1 and 120.1 / m, the latter 0 where m is negligible.
-fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
+/// A block's scale and its inverse, the latter 0 where no code counts.
+fn scale_of(b: &mut Body<'_>, largest: Value, scaling: Scaling) -> (Value, Value) {
+    if scaling == Scaling::Power {
+        return power_of(b, largest);
+    }
     let levels = b.float(UNITS);
     let scale = b.fdiv(largest, levels);
     let inverse = b.fdiv(levels, largest);
@@ -250,6 +331,28 @@ fn scale_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
     let zero = b.float(0.0);
     let counts = b.fcompare(FloatCC::GreaterThan, largest, negligible);
     (scale, b.select(counts, inverse, zero))
+}
+
+/// The scale of [`Scaling::Power`] and its inverse.
+fn power_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
+    let [carry, exponent, lowered, inverse, nothing, not_a_number] =
+        [POWER_CARRY, EXPONENT, POWER_LOWERED, POWER_INVERSE, 0, u32::MAX]
+            .map(|word| b.int32(word as i32));
+    let bits = b.bitcast(INT, largest);
+    let raised = b.add(bits, carry);
+    let power = b.ins().band(raised, exponent);
+    let scale = b.sub(power, lowered);
+    let inverse = b.sub(inverse, power);
+    // Magnitudes are in the order of their bits, those that are not numbers behind all others.
+    let least = i64::from(NEGLIGIBLE_OF_POWERS.to_bits());
+    let limit = i64::from(LIMIT_OF_POWERS.to_bits());
+    let counts = b.compare_const(IntCC::SignedGreaterThan, bits, least);
+    let fits = b.compare_const(IntCC::SignedLessThan, bits, limit);
+    let scale = b.select(counts, scale, nothing);
+    let scale = b.select(fits, scale, not_a_number);
+    let inverse = b.select(counts, inverse, nothing);
+    let inverse = b.select(fits, inverse, nothing);
+    (b.bitcast(FLOAT, scale), b.bitcast(FLOAT, inverse))
 }
 
 /// The largest magnitude of `count` elements, at most those of a row; not a number if one is.
@@ -290,13 +393,14 @@ pub(in crate::kernels) fn quantise_block(
     b: &mut Body<'_>,
     from: Value,
     to: Value,
-    block: usize,
+    Form { block, scaling, in_bf16 }: Form,
     of_row: Option<Value>,
 ) {
     let largest = of_row.unwrap_or_else(|| largest_of_block(b, from, block));
-    let (scale, inverse) = scale_of(b, largest);
+    let (scale, inverse) = scale_of(b, largest, scaling);
     let inverse = b.splat(inverse);
     let [mut sum, mut pairs] = [(); 2].map(|()| b.constant_int(INTS, 0));
+    let scales = b.splat(scale);
     let middle = b.constant_int(INTS, 128);
     let eights = b.constant_int(INTS, 8);
     for sixteen in 0..block / 16 {
@@ -305,6 +409,11 @@ pub(in crate::kernels) fn quantise_block(
             let scaled = b.fmul(x, inverse);
             let whole = b.round(scaled);
             let code = b.to_int(whole);
+            if in_bf16 {
+                let value = b.to_float(code);
+                let value = b.fmul(value, scales);
+                store_values(b, value, to, block, sixteen * 4 + quad);
+            }
             sum = b.add(sum, code);
             code
         });
@@ -332,6 +441,20 @@ pub(in crate::kernels) fn quantise_block(
         }
         let minus_total = b.ins().ineg(total);
         b.store(minus_total, to, (block + offset) as i32);
+    }
+}
+
+/// The upper halves of a quad of values at their places.
+fn store_values(b: &mut Body<'_>, values: Value, to: Value, block: usize, quad: usize) {
+    let bits = b.bitcast(INTS, values);
+    let sixteen = b.int32(16);
+    let halves = b.ins().ushr(bits, sixteen);
+    for lane in 0..4 {
+        let element = quad * 4 + lane;
+        let place = VALUE_ORDER.iter().position(|which| *which == element % 8).unwrap_or(0);
+        let at = values_at(block) + (element / 8 * 8 + place) * 2;
+        let half = b.lane(halves, lane as u8);
+        b.store16(half, to, at as i32);
     }
 }
 

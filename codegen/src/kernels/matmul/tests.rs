@@ -63,7 +63,7 @@ fn halves_and_bf16_activations_are_bit_equal() {
 
 #[test]
 fn int4_with_int8_activations_is_bit_equal_on_all_levels() {
-    for scale in [ScaleType::F32, ScaleType::F16] {
+    for scale in [ScaleType::F32, ScaleType::F16, ScaleType::Short] {
         for zero in [ZeroPoint::Implied, ZeroPoint::Code, ZeroPoint::Float] {
             for (channels, reduction, block) in
                 [(16, 32, 32), (37, 100, 32), (113, 64, 16), (70, 300, 128), (33, 97, 48)]

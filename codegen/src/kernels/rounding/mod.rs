@@ -24,7 +24,7 @@ use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
 use super::map::MapOp;
-use super::matmul::{Activation, Scaling, emit_quantise, record_bytes};
+use super::matmul::{Activation, Form, emit_quantise, record_bytes};
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
 /// Where the values of a row come from.
@@ -62,16 +62,14 @@ pub struct RoundingSpec {
 struct Blocks {
     /// Elements of a row.
     reduction: usize,
-    /// Elements of a block.
-    block: usize,
+    /// A block's record.
+    form: Form,
     /// Blocks of a row.
     count: usize,
     /// Floats from row to row of the first operand.
     input_stride: usize,
     /// Bytes from row to row of the records.
     row_bytes: usize,
-    /// What a scale is taken over.
-    scaling: Scaling,
 }
 
 /// The longest vectors of the assembled version.
@@ -83,7 +81,7 @@ enum Vectors {
 
 impl Blocks {
     fn record_bytes(&self) -> usize {
-        record_bytes(self.block)
+        record_bytes(self.form.block, self.form.in_bf16)
     }
 }
 
@@ -93,17 +91,26 @@ impl RoundingSpec {
         Self { activation, source, record_stride: activation.row_bytes() }
     }
 
+    /// What a level's kernels make.
+    pub fn at(self, level: IsaLevel) -> Self {
+        let is_whole = self.record_stride == self.activation.row_bytes();
+        let activation = self.activation.at(level);
+        let record_stride = if is_whole { activation.row_bytes() } else { self.record_stride };
+        Self { activation, record_stride, ..self }
+    }
+
     fn blocks(&self) -> Option<Blocks> {
         match self.activation {
             Activation::Bf16 { .. } => None,
-            Activation::Int8 { reduction, block, blocks, input_stride, scaling } => Some(Blocks {
-                reduction,
-                block,
-                count: blocks,
-                input_stride,
-                row_bytes: self.record_stride,
-                scaling,
-            }),
+            Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 } => {
+                Some(Blocks {
+                    reduction,
+                    form: Form { block, scaling, in_bf16 },
+                    count: blocks,
+                    input_stride,
+                    row_bytes: self.record_stride,
+                })
+            }
         }
     }
 
@@ -139,7 +146,7 @@ impl RoundingSpec {
     /// longest vectors.
     fn wide(&self, level: IsaLevel) -> Option<(Blocks, Vectors)> {
         let blocks = self.blocks()?;
-        let is_whole = blocks.reduction == blocks.block * blocks.count;
+        let is_whole = blocks.reduction == blocks.form.block * blocks.count;
         let is_known = match self.source {
             Source::Row | Source::RmsNorm { .. } => true,
             Source::Gated { activation, .. } => activation == UnaryOp::Silu,
@@ -147,6 +154,7 @@ impl RoundingSpec {
         let vectors = match level {
             IsaLevel::Portable => return None,
             _ if level >= IsaLevel::Avx512 => Vectors::Of512Bits,
+            _ if blocks.form.in_bf16 => return None,
             _ => Vectors::Of256Bits,
         };
         (is_whole && is_known).then_some((blocks, vectors))

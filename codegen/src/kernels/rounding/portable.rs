@@ -26,7 +26,7 @@ pub(super) fn define(
 ) -> Result<(), EmitError> {
     assembly.define(id, |b| {
         let [input, second, output, begin, end] = b.params();
-        let staged = b.stack(blocks.block as u32 * 4);
+        let staged = b.stack(blocks.form.block as u32 * 4);
         for_rows(b, [begin, end], blocks.count, |b, number, [first, last]| {
             let input = b.element(input, number, blocks.input_stride as i64 * 4);
             let mut row = Row { input, second, factor: None, largest: None };
@@ -39,7 +39,7 @@ pub(super) fn define(
                 }
                 Source::Row => {}
             }
-            if blocks.scaling == Scaling::Row {
+            if blocks.form.scaling == Scaling::Row {
                 row.largest = Some(largest_of_row(b, blocks.reduction, |b, at, lanes| {
                     element(b, source, &row, at, lanes)
                 }));
@@ -63,10 +63,10 @@ fn round_block(
     staged: Value,
     to: Value,
 ) {
-    let begin = b.mul_const(part, blocks.block as i64);
+    let begin = b.mul_const(part, blocks.form.block as i64);
     let limit = b.int(blocks.reduction as i64);
     let rest = b.sub(limit, begin);
-    let size = b.int(blocks.block as i64);
+    let size = b.int(blocks.form.block as i64);
     let valid = b.min(rest, size);
     let zero = b.int(0);
     b.for_lanes(zero, valid, |b, index, lanes| {
@@ -76,8 +76,8 @@ fn round_block(
         b.store(value, to, 0);
     });
     let valid = b.max(valid, zero);
-    zeros_behind(b, staged, valid, blocks.block);
-    quantise_block(b, staged, to, blocks.block, row.largest);
+    zeros_behind(b, staged, valid, blocks.form.block);
+    quantise_block(b, staged, to, blocks.form, row.largest);
 }
 
 fn element(b: &mut Body<'_>, source: Source, row: &Row, at: Value, lanes: Lanes) -> Value {

@@ -15,7 +15,10 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Blocks, Source, Vectors};
-use crate::kernels::matmul::{MINUS_SUM, NEGLIGIBLE, PAIRS_BEGIN, Scaling, UNITS, paired_eights};
+use crate::kernels::matmul::{
+    EXPONENT, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
+    POWER_CARRY, POWER_INVERSE, POWER_LOWERED, Scaling, UNITS, VALUE_ORDER, paired_eights,
+};
 
 type Emitted = Result<(), IcedError>;
 
@@ -83,6 +86,15 @@ enum Constant {
     SecondFactors = 32,
     FirstKept = 34,
     FirstChanged = 36,
+    /// What makes a power of two of a magnitude, and its inverse: see `quantise`.
+    PowerCarry = 38,
+    Exponent,
+    PowerLowered,
+    PowerInverse,
+    /// The greatest magnitude that powers of two serve.
+    Greatest,
+    /// The upper halves of two vectors of sixteen values in the order of `VALUE_ORDER`.
+    ValueOrder,
 }
 
 /// Coefficients of the exponential's series, as in `emit::math`.
@@ -95,7 +107,10 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
         0x7fff_ffff,
         0x8000_0000,
         UNITS.to_bits(),
-        NEGLIGIBLE.to_bits(),
+        match blocks.form.scaling {
+            Scaling::Power => NEGLIGIBLE_OF_POWERS.to_bits(),
+            Scaling::Block | Scaling::Row => NEGLIGIBLE.to_bits(),
+        },
         f32::INFINITY.to_bits(),
         0x0101_0101,
         0x0001_0001,
@@ -119,6 +134,17 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
     for lanes in together::constants() {
         constants.extend([0, 8].map(|half| std::array::from_fn(|lane| lanes[half + lane])));
     }
+    debug_assert_eq!(constants.len(), Constant::PowerCarry as usize, "each at its place");
+    let greatest = LIMIT_OF_POWERS.to_bits() - 1;
+    let powers = [POWER_CARRY, EXPONENT, POWER_LOWERED, POWER_INVERSE, greatest];
+    constants.extend(powers.map(uniform));
+    let halves: [u16; 32] = std::array::from_fn(|place| {
+        let element = place / 8 * 8 + VALUE_ORDER[place % 8];
+        (element / 16 * 32 + element % 16 * 2 + 1) as u16
+    });
+    let order = |lane: usize| u32::from(halves[2 * lane]) | u32::from(halves[2 * lane + 1]) << 16;
+    debug_assert_eq!(constants.len(), Constant::ValueOrder as usize, "each at its place");
+    constants.extend([0, 8].map(|half| std::array::from_fn(|lane| order(half + lane))));
     constants
 }
 
@@ -169,7 +195,7 @@ pub(super) fn assemble(
     if let Source::RmsNorm { .. } = source {
         factor(code, blocks, vectors)?;
     }
-    if blocks.scaling == Scaling::Row {
+    if blocks.form.scaling == Scaling::Row {
         largest_of_row(code, blocks, source)?;
     }
     code.mov(LEFT_IN_ROW, blocks.count as i64)?;
@@ -177,7 +203,7 @@ pub(super) fn assemble(
     code.cmp(LEFT_IN_ROW, LEFT)?;
     code.cmovg(LEFT_IN_ROW, LEFT)?;
     code.sub(LEFT, LEFT_IN_ROW)?;
-    code.imul_3(BLOCK_INPUT, rdx, blocks.block as i32 * 4)?;
+    code.imul_3(BLOCK_INPUT, rdx, blocks.form.block as i32 * 4)?;
     code.lea(BLOCK_SECOND, SECOND + BLOCK_INPUT)?;
     code.add(BLOCK_INPUT, INPUT)?;
     code.imul_3(RECORD, rdx, blocks.record_bytes() as i32)?;
@@ -188,7 +214,7 @@ pub(super) fn assemble(
         code.set_label(&mut next_blocks)?;
         code.cmp(LEFT_IN_ROW, together::COUNT as i32)?;
         code.jl(next_block)?;
-        together::records(code, source)?;
+        together::records(code, blocks, source)?;
         advance(code, blocks, together::COUNT)?;
         code.jnz(next_blocks)?;
         code.jmp(row_done)?;
@@ -225,7 +251,7 @@ pub(super) fn assemble(
 /// Goes on by `count` blocks; the zero flag says whether the row ends there.
 fn advance(code: &mut CodeAssembler, blocks: &Blocks, count: usize) -> Emitted {
     for place in [BLOCK_INPUT, BLOCK_SECOND] {
-        code.add(place, (count * blocks.block * 4) as i32)?;
+        code.add(place, (count * blocks.form.block * 4) as i32)?;
     }
     code.add(RECORD, (count * blocks.record_bytes()) as i32)?;
     code.sub(LEFT_IN_ROW, count as i32)
@@ -284,8 +310,8 @@ fn largest_of_row(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> 
     code.mov(LEFT_IN_ROW, blocks.count as i64)?;
     code.set_label(&mut again)?;
     values(code, blocks, source, |code, value, _| measure(code, value))?;
-    code.add(BLOCK_INPUT, blocks.block as i32 * 4)?;
-    code.add(BLOCK_SECOND, blocks.block as i32 * 4)?;
+    code.add(BLOCK_INPUT, blocks.form.block as i32 * 4)?;
+    code.add(BLOCK_SECOND, blocks.form.block as i32 * 4)?;
     code.dec(LEFT_IN_ROW)?;
     code.jnz(again)?;
     fold_largest(code)
@@ -303,12 +329,14 @@ fn block_values(
         Source::Row => Ok(()),
         _ => code.vmovups(ymmword_ptr(rsp + vector * 32), value),
     };
-    match (blocks.scaling, source) {
-        (Scaling::Block, Source::Gated { .. }) if vectors == Vectors::Of512Bits => {
+    match (blocks.form.scaling, source) {
+        (Scaling::Block | Scaling::Power, Source::Gated { .. })
+            if vectors == Vectors::Of512Bits =>
+        {
             gate::block_values(code, blocks)?;
             fold_largest(code)
         }
-        (Scaling::Block, _) => {
+        (Scaling::Block | Scaling::Power, _) => {
             code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
             values(code, blocks, source, |code, value, vector| {
                 keep(code, value, vector)?;
@@ -329,7 +357,7 @@ fn values(
     source: Source,
     then: impl Fn(&mut CodeAssembler, AsmRegisterYmm, usize) -> Emitted,
 ) -> Emitted {
-    let vectors = blocks.block / 8;
+    let vectors = blocks.form.block / 8;
     for first in (0..vectors).step_by(TOGETHER) {
         let count = TOGETHER.min(vectors - first);
         let registers = || YMM.into_iter().take(count).enumerate();
@@ -437,8 +465,23 @@ fn small(which: Constant) -> AsmMemoryOperand {
 }
 
 /// The record's scale. Leaves its inverse in xmm1, and in xmm12 which codes count: all, where the largest
-/// magnitude, which is in the lower lanes of its register, is above the negligible and below infinity.
-fn scale(code: &mut CodeAssembler, block: usize) -> Emitted {
+/// magnitude, which is in the lower lanes of its register, is above the negligible and has codes.
+fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
+    let block = blocks.form.block;
+    if blocks.form.scaling == Scaling::Power {
+        code.vpaddd(xmm0, xmm14, small(Constant::PowerCarry))?;
+        code.vpand(xmm0, xmm0, small(Constant::Exponent))?;
+        code.vmovups(xmm1, small(Constant::PowerInverse))?;
+        code.vpsubd(xmm1, xmm1, xmm0)?;
+        code.vpsubd(xmm0, xmm0, small(Constant::PowerLowered))?;
+        code.vpcmpgtd(xmm12, xmm14, small(Constant::Negligible))?;
+        code.vpcmpgtd(xmm2, xmm14, small(Constant::Greatest))?;
+        code.vpand(xmm0, xmm0, xmm12)?;
+        code.vpor(xmm0, xmm0, xmm2)?;
+        code.vmovss(dword_ptr(RECORD + block), xmm0)?;
+        code.vpandn(xmm12, xmm2, xmm12)?;
+        return code.vpand(xmm1, xmm1, xmm12);
+    }
     code.vmovss(xmm1, dword_ptr(constant(Constant::Levels)))?;
     code.vdivss(xmm0, xmm14, xmm1)?;
     code.vmovss(dword_ptr(RECORD + block), xmm0)?;
@@ -456,9 +499,9 @@ fn block_place(source: Source) -> AsmRegister64 {
 
 /// The block's record.
 fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
-    let block = blocks.block;
+    let block = blocks.form.block;
     let (inverse, is_usual, sum, pairs) = (ymm13, xmm12, xmm11, ymm8);
-    scale(code, block)?;
+    scale(code, blocks)?;
     code.vbroadcastss(inverse, xmm1)?;
     code.vpxor(sum, sum, sum)?;
     code.vpxor(pairs, pairs, pairs)?;

@@ -58,7 +58,7 @@ impl Case {
         let channels = 2 * half;
         let blocks = Blocks {
             block: 32 << random.below(2),
-            scale: ScaleType::F16,
+            scale: [ScaleType::F16, ScaleType::Short][random.below(2)],
             zero: [ZeroPoint::Implied, ZeroPoint::Code][random.below(2)],
         };
         let (format, compute) = match random.below(4) {
@@ -69,12 +69,17 @@ impl Case {
         let layout = PackedLayout { channels, reduction: blocks.block * 3, format };
         let bias = random.below(2) == 1;
         let product = MatmulSpec { bias, ..MatmulSpec::new(layout, compute) };
+        // Other levels read and make records in the form for AMX as well.
+        let product = if random.below(2) == 0 { product.at(IsaLevel::Amx) } else { product };
+        let scaling = [Scaling::Block, Scaling::Power][random.below(2)];
+        let in_bf16 = scaling == Scaling::Power && block == 32 && random.below(2) == 0;
         let rounded = Activation::Int8 {
             reduction: half,
             block,
             blocks: half / block,
             input_stride: channels,
-            scaling: Scaling::Block,
+            scaling,
+            in_bf16,
         };
         let mut weight = vec![0; layout.bytes()];
         let source = Weight(random.next());
@@ -213,6 +218,7 @@ fn only_whole_blocks_of_both_halves_are_taken() {
             blocks,
             input_stride: 2 * reduction,
             scaling: Scaling::Block,
+            in_bf16: false,
         }
     };
     let taken = |channels: usize, residual: bool, rounded: Activation| {
@@ -226,7 +232,8 @@ fn only_whole_blocks_of_both_halves_are_taken() {
         unreachable!("rounded to codes")
     };
     let scaling = Scaling::Row;
-    let by_row = Activation::Int8 { reduction, block, blocks, input_stride, scaling };
+    let by_row =
+        Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16: false };
     assert!(!taken(128, false, by_row));
     assert!(!taken(120, false, rounded(64, 32)));
     assert!(!taken(120, false, rounded(60, 32)));

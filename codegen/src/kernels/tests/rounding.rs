@@ -14,18 +14,27 @@ use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
 const EPSILON: f32 = 1e-5;
 
-/// What int8 activations are computed with: a scale per block, and one per row.
-const COMPUTES: [Compute; 2] = [Compute::Int8, Compute::Int8Row];
+/// A scale per block, one per block that is a power of two, and one per row.
+const SCALES: [Scales; 3] = [
+    (Compute::Int8, ScaleType::F16),
+    (Compute::Int8, ScaleType::Short),
+    (Compute::Int8Row, ScaleType::F16),
+];
 
-fn product(reduction: usize, block: usize, compute: Compute) -> MatmulSpec {
-    let blocks = Blocks { block, scale: ScaleType::F16, zero: ZeroPoint::Implied };
+/// What a block's scale is made of.
+type Scales = (Compute, ScaleType);
+
+fn product(reduction: usize, block: usize, (compute, scale): Scales) -> MatmulSpec {
+    let blocks = Blocks { block, scale, zero: ZeroPoint::Implied };
     let layout = PackedLayout { channels: 16, reduction, format: WeightFormat::Int4(blocks) };
     MatmulSpec::new(layout, compute)
 }
 
-fn activation(case: &Case, block: usize, compute: Compute) -> Activation {
-    let product = product(case.reduction, block, compute);
-    MatmulSpec { input_stride: case.stride, ..product }.activation().unwrap()
+fn activation(case: &Case, block: usize, scales: Scales) -> Activation {
+    let product = product(case.reduction, block, scales);
+    // Where blocks of 32 have powers of two as scales, with values in bf16.
+    let product = MatmulSpec { input_stride: case.stride, ..product }.at(IsaLevel::Amx);
+    product.activation().unwrap()
 }
 
 /// Rows of a case, with their operands.
@@ -157,7 +166,7 @@ const SOURCES: [Source; 4] = [
 fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpec, Case)> {
     let all: Vec<_> = (0..cases)
         .flat_map(|_| {
-            let compute = COMPUTES[random.below(2)];
+            let scales = SCALES[random.below(3)];
             SOURCES.map(|source| {
                 let block = 16 << random.below(4);
                 // One in four ends within a block.
@@ -165,7 +174,7 @@ fn specs(random: &mut Random, cases: usize) -> impl Iterator<Item = (RoundingSpe
                 let reduction = block * (1 + random.below(6)) + rest;
                 let rows = 1 + random.below(5);
                 let case = Case::new(random, reduction, rows, source);
-                let activation = activation(&case, block, compute);
+                let activation = activation(&case, block, scales);
                 (RoundingSpec::new(activation, case.source(source)), case)
             })
         })
@@ -214,11 +223,11 @@ fn the_interpreter_gives_the_same_bits() {
 fn blocks_that_are_no_numbers_are_marked() {
     let mut random = Random::new(73);
     let reduction = 128;
-    for (source, compute) in SOURCES.into_iter().flat_map(|s| COMPUTES.map(|c| (s, c))) {
+    for (source, scales) in SOURCES.into_iter().flat_map(|s| SCALES.map(|c| (s, c))) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut case = Case::new(&mut random, reduction, 2, source);
             case.input.iter_mut().for_each(|x| *x = x.clamp(-8.0, 8.0));
-            let rounded = activation(&case, 32, compute);
+            let rounded = activation(&case, 32, scales);
             let spec = RoundingSpec::new(rounded, case.source(source));
             let clean = case.by_machine(&spec, IsaLevel::Portable);
             case.input[case.stride + 40] = bad;
@@ -226,17 +235,19 @@ fn blocks_that_are_no_numbers_are_marked() {
             for level in levels.into_iter().filter(|level| machine::supports(*level)) {
                 let got = case.by_machine(&spec, level);
                 let words = spec.activation.row_bytes() / 4;
+                // In words, of a block of 32.
+                let record = if scales.1 == ScaleType::Short { 32 } else { 11 };
                 assert_eq!(got[..words], clean[..words], "the row before");
                 let is_gate_closed =
                     matches!(source, Source::Gated { .. }) && bad == f32::NEG_INFINITY;
-                for (number, block) in got[words..].chunks_exact(11).take(4).enumerate() {
+                for (number, block) in got[words..].chunks_exact(record).take(4).enumerate() {
                     let scale = f32::from_bits(block[8]);
-                    let is_marked = number == 1 || compute == Compute::Int8Row;
+                    let is_marked = number == 1 || scales.0 == Compute::Int8Row;
                     let is_right = !is_marked || !scale.is_finite() || is_gate_closed;
                     assert!(is_right, "{spec:?}: {bad} gives {scale} in block {number}");
                     if !scale.is_finite() {
                         assert!(block[..8].iter().all(|codes| *codes == 0), "{spec:?}");
-                        assert_eq!(block[9..], [0, 0]);
+                        assert_eq!(block[9..11], [0, 0]);
                     }
                 }
             }
@@ -248,7 +259,7 @@ fn blocks_that_are_no_numbers_are_marked() {
 #[test]
 fn scales_of_rows_and_of_blocks_share_products() {
     let mut assembly = Assembly::new().unwrap();
-    let [blocks, rows] = COMPUTES.map(|compute| product(64, 32, compute));
+    let [blocks, _, rows] = SCALES.map(|scales| product(64, 32, scales));
     for level in IsaLevel::ALL {
         let products = [blocks, rows].map(|spec| emit_matmul(&mut assembly, &spec, level).unwrap());
         assert_eq!(products[0], products[1], "{level:?}");

@@ -4,6 +4,7 @@
 //! rounding, at the place of the node that makes it. Where gate and up are the halves of a product
 //! that nothing else reads, that product is part of it, too.
 
+use weir_abi::IsaLevel;
 use weir_ir::graph::NodeData;
 use weir_ir::ops::unary::UnaryOp;
 use weir_ir::{Op, Value};
@@ -71,7 +72,9 @@ impl Lowering<'_> {
             residual: residual.is_some(),
             input_stride,
             output_stride: output.row_stride,
+            in_bf16: false,
         };
+        let spec = self.longest(spec);
         spec.supported().map_err(|reason| self.unsupported(reason))?;
         let input = match (spec.activation(), input) {
             (None, Some(input)) => input,
@@ -90,6 +93,11 @@ impl Lowering<'_> {
         };
         self.kernels.push(Kernel::Matmul { spec, input, weight, bias, residual, output });
         Ok(())
+    }
+
+    /// A product as the level has it whose rounded rows are the longest.
+    fn longest(&self, spec: MatmulSpec) -> MatmulSpec {
+        if self.cx.has_tiles { spec.at(IsaLevel::Amx) } else { spec }
     }
 
     /// The rounded rows of a value, made once for all products that take them.
@@ -159,7 +167,7 @@ impl Lowering<'_> {
             }
             let spec =
                 MatmulSpec { input_stride: input.row_stride, ..MatmulSpec::new(layout, compute) };
-            match spec.activation() {
+            match self.longest(spec).activation() {
                 Some(activation @ Activation::Int8 { .. }) => activations.push(activation),
                 _ => return false,
             }

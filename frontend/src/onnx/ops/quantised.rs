@@ -138,7 +138,7 @@ fn packed_rows(
     let name = cx.node.inputs.iter().find(|name| !name.is_empty() && *name != &cx.node.inputs[0]);
     let name = name.cloned().unwrap_or_default();
     let block = u32::try_from(block).map_err(|_| cx.malformed("block_size is too large"))?;
-    let format = QuantFormat { bits: bits as u8, block, scale, zero };
+    let format = QuantFormat { bits: bits as u8, block, scale, short: false, zero };
     let data = QuantData {
         codes: codes.bytes,
         code_strides: [row_codes, 1],
@@ -348,7 +348,7 @@ fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option
             (None, ZeroPoints::Fixed(if signed { middle } else { 0 }))
         }
     };
-    let format = QuantFormat { bits: bits as u8, block: block as u32, scale, zero };
+    let format = QuantFormat { bits: bits as u8, block: block as u32, scale, short: false, zero };
     let data = QuantData {
         codes: codes.bytes,
         code_strides: strides(k),

@@ -4,6 +4,7 @@
 //! plain scale (of both signs where the codes are not symmetric about zero, with the zero points
 //! beside the plain one), each followed by the least-squares scale of its codes as it is stored.
 
+use weir_ir::quantise::stored;
 use weir_ir::{DType, QuantFormat, ZeroPoints};
 
 /// Candidates are the plain scale times `8 / (8 + step / 10)` for these steps.
@@ -26,6 +27,7 @@ pub struct Grid {
     /// Values of a block.
     pub block: usize,
     scale: DType,
+    short: bool,
     has_zeros: bool,
 }
 
@@ -41,9 +43,9 @@ pub struct Scale {
 impl Grid {
     /// The grid of a format that weights are rounded to.
     pub fn new(format: &QuantFormat) -> Grid {
-        let QuantFormat { bits, block, scale, zero } = *format;
+        let QuantFormat { bits, block, scale, short, zero } = *format;
         let has_zeros = zero == ZeroPoints::Codes;
-        Grid { bits, block: block as usize, scale, has_zeros }
+        Grid { bits, block: block as usize, scale, short, has_zeros }
     }
 
     /// The greatest code.
@@ -61,6 +63,7 @@ impl Grid {
     /// A scale as it is stored.
     pub fn stored(&self, scale: f64) -> f64 {
         match self.scale {
+            _ if self.short => f64::from(stored(self.scale, true, scale as f32)),
             DType::F16 => half::f16::from_f64(scale).to_f64(),
             DType::BF16 => half::bf16::from_f64(scale).to_f64(),
             _ => f64::from(scale as f32),

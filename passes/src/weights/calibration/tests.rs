@@ -55,7 +55,7 @@ fn dense_moments(x: &[f32], y: &[f32], [across, along]: [usize; 2]) -> Vec<f64> 
 }
 
 fn format(bits: u8, block: u32, zero: ZeroPoints) -> QuantFormat {
-    QuantFormat { bits, block, scale: DType::F16, zero }
+    QuantFormat { bits, block, scale: DType::F16, short: false, zero }
 }
 
 fn weight_of(constant: &Constant) -> Vec<f64> {

@@ -338,6 +338,7 @@ impl Processor<'_> {
                 match mnemonic {
                     Vpsrld => x.checked_shr(count).unwrap_or(0),
                     Vpslld => x.checked_shl(count).unwrap_or(0),
+                    Vprold => x.rotate_left(count),
                     _ => ((x as i32) >> count.min(31)) as u32,
                 }
             }),

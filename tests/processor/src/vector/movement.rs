@@ -229,6 +229,20 @@ impl Processor<'_> {
         self.set_vector(instruction, (bytes, element), &value)
     }
 
+    /// `vpermt2w`: half words of the target and of the last source, by the numbers in the second.
+    pub(super) fn pick_half_words(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let first = self.vectors[instruction.op0_register().number()];
+        let (numbers, second) = self.sources(instruction, bytes, 2)?;
+        let lanes = bytes / 2;
+        let value = from_half_words(lanes, |lane| {
+            let number = usize::from(half_word(&numbers, lane)) % (2 * lanes);
+            let source = if number < lanes { &first } else { &second };
+            half_word(source, number % lanes)
+        });
+        self.set_vector(instruction, (bytes, 2), &value)
+    }
+
     /// Words of 16 bits of both sources in turn, per 128 bits.
     pub(super) fn interleave_words(&mut self, instruction: &Instruction) -> Step {
         let bytes = bytes_of(instruction.op0_register());

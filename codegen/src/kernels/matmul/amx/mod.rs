@@ -25,6 +25,7 @@
 
 mod codes;
 mod panel;
+mod values;
 
 use std::cell::RefCell;
 
@@ -33,7 +34,7 @@ use iced_x86::code_asm::*;
 
 use super::assembled::{Plan, Portion, TileShape, Version, assemble};
 use super::avx512::{Avx512, ManyRows};
-use super::{Activation, MatmulSpec, record_bytes};
+use super::{Activation, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP};
 
@@ -43,7 +44,17 @@ const LARGE: usize = 16;
 const SMALL: usize = 8;
 /// Rows of a portion: processors with AMX have second caches of 2 MB, and what is asked of them at a
 /// time are the rows' parts of a chunk.
-pub(super) const PORTION: Portion = Portion { bytes: 3 << 19, step: LARGE, most: 384 };
+const PORTION: Portion = Portion { bytes: 3 << 19, step: LARGE, most: 384 };
+
+/// How rows are divided.
+pub(super) fn portion(spec: &MatmulSpec) -> Portion {
+    if spec.in_bf16 { values::PORTION } else { PORTION }
+}
+
+/// Whether rows of activations should have their values in bf16: see [`values`].
+pub(super) fn multiplies_values(spec: &MatmulSpec) -> bool {
+    values::serves(spec)
+}
 
 /// Whether tiles compute a product: blocks of 16 activations would leave three quarters of a tile
 /// empty, which is no faster than vectors.
@@ -61,6 +72,12 @@ pub(super) fn define(
     else {
         return super::avx512::define(assembly, id, spec, ManyRows::Single);
     };
+    if spec.in_bf16 {
+        return assembly.assemble(id, |code| {
+            let values = values::Values::new(code, spec);
+            assemble(code, spec, &values)
+        });
+    }
     assembly.assemble(id, |code| {
         let wide = Avx512::new(code, spec, ManyRows::Single);
         let configuration = RefCell::new(code.create_label());
@@ -164,6 +181,6 @@ impl Amx<'_> {
 
     /// Bytes of a row's activations for one weight block.
     fn record_bytes(&self) -> usize {
-        self.parts() * record_bytes(self.block)
+        self.parts() * self.spec.record_bytes()
     }
 }

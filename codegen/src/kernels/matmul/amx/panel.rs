@@ -17,6 +17,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Amx, LARGE, PORTION, SMALL};
+use crate::kernels::matmul::MINUS_SUM;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, WEIGHTS,
 };
@@ -25,7 +26,6 @@ use crate::kernels::matmul::chunks::{
     BLOCKS_LEFT, CHUNK_BLOCKS, CHUNK_WEIGHTS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT,
     SUMS, Slot, TILE_ROWS, sum_at,
 };
-use crate::kernels::matmul::{MINUS_SUM, record_bytes};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Bytes from one row of activations to the next.
@@ -188,7 +188,7 @@ impl Amx<'_> {
     ) -> Result<(), IcedError> {
         let Tiles { sums, activations, codes } = tiles(rows);
         let layout = self.spec.layout;
-        code.tileloadd(activations, ptr(INPUT + ROW_BYTES + part * record_bytes(self.block)))?;
+        code.tileloadd(activations, ptr(INPUT + ROW_BYTES + part * self.spec.record_bytes()))?;
         // Part 0 of the next block counts as one behind the last.
         let (block, in_block) = (part / self.parts(), part % self.parts() * self.block * GROUP);
         for group in 0..shape.groups {
@@ -241,7 +241,7 @@ impl Amx<'_> {
             self.wide.block_parameters(code, blocks, group, SCALES[group], ZEROS[group])?;
         }
         for row in 0..rows {
-            let record = row * self.spec.input_row_bytes() + part * record_bytes(self.block);
+            let record = row * self.spec.input_row_bytes() + part * self.spec.record_bytes();
             if !self.is_about_zero() {
                 code.vcvtdq2ps(
                     MINUS_CODE_SUM,

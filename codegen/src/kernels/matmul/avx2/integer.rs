@@ -17,7 +17,7 @@ use super::{Avx2, Place, Products, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
     self, COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM, record_bytes};
+use crate::kernels::matmul::{Activation, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
 /// Most registers of integer sums.
@@ -109,11 +109,12 @@ impl Avx2<'_> {
         code.mov(COUNT, layout.block_count() as i64)?;
         code.set_label(&mut again)?;
         for part in 0..blocks.block / block {
-            let part = Part { block, input: part * record_bytes(block), first_unit: part * units };
+            let part =
+                Part { block, input: part * self.spec.record_bytes(), first_unit: part * units };
             self.exact_sums(code, blocks, part, places, wholes)?;
             self.scale(code, blocks, part, places, wholes)?;
         }
-        code.add(INPUT, (blocks.block / block * record_bytes(block)) as i32)?;
+        code.add(INPUT, (blocks.block / block * self.spec.record_bytes()) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)

@@ -188,7 +188,9 @@ impl Avx2<'_> {
         let at = group + place.half * HALF * blocks.scale.bytes();
         match blocks.scale {
             ScaleType::F32 => code.vmovups(scale, ymmword_ptr(WEIGHTS + at))?,
-            ScaleType::F16 => code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?,
+            ScaleType::F16 | ScaleType::Short => {
+                code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?;
+            }
         }
         let at = group + self.spec.layout.zeros_offset() + place.half * HALF * blocks.zero.bytes();
         match blocks.zero {

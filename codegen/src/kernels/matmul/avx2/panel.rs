@@ -15,7 +15,7 @@ use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM, record_bytes};
+use crate::kernels::matmul::{Activation, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
@@ -61,11 +61,12 @@ impl Avx2<'_> {
         self.keep_block(code, blocks)?;
         let units = block / self.unit_elements();
         for part in 0..blocks.block / block {
-            let part = Part { block, input: part * record_bytes(block), first_unit: part * units };
+            let part =
+                Part { block, input: part * self.spec.record_bytes(), first_unit: part * units };
             self.keep_codes(code, part)?;
             self.all_steps(code, blocks, part)?;
         }
-        code.add(TILE_INPUT, (blocks.block / block * record_bytes(block)) as i32)?;
+        code.add(TILE_INPUT, (blocks.block / block * self.spec.record_bytes()) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(left)?;
         code.jnz(again)?;

@@ -20,7 +20,7 @@ use crate::kernels::matmul::chunks::{
     BLOCKS_LEFT, CHUNK_BLOCKS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT, Slot, TILE_ROWS,
     sum_at,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM, decode, record_bytes};
+use crate::kernels::matmul::{Activation, MINUS_SUM, decode};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows.
@@ -91,7 +91,7 @@ impl Grid<'_> {
         Chunks {
             spec: self.wide.spec,
             blocks: (CODES_BYTES / (GROUP * shape.groups * self.blocks.block)).max(1),
-            record_bytes: self.parts() * record_bytes(self.activations),
+            record_bytes: self.parts() * self.wide.spec.record_bytes(),
             sums_at: SUMS_AT,
             rows_beyond: 0,
         }
@@ -147,7 +147,7 @@ impl Grid<'_> {
         self.multiply(code, shape)?;
         self.chunks(shape).ask(code, shape, asked)?;
         self.convert(code, shape)?;
-        code.add(INPUT, record_bytes(self.activations) as i32)?;
+        code.add(INPUT, self.wide.spec.record_bytes() as i32)?;
         code.add(CODES, self.part_bytes(shape) as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)?;

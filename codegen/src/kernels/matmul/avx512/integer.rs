@@ -23,7 +23,7 @@ use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
-use crate::kernels::matmul::{Activation, MINUS_SUM, decode, record_bytes};
+use crate::kernels::matmul::{Activation, MINUS_SUM, decode};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
 /// Rows whose integer sums a tile of many rows holds at a time.
@@ -83,7 +83,7 @@ impl Avx512<'_> {
                 self.many_rows(code, shape, &block, part, rest)?;
             }
         }
-        code.add(INPUT, (blocks.block / activations * record_bytes(activations)) as i32)?;
+        code.add(INPUT, (blocks.block / activations * self.spec.record_bytes()) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(COUNT)?;
         code.jnz(again)
@@ -120,11 +120,7 @@ impl Avx512<'_> {
                         let chain = (unit + index) % chains;
                         let whole = wholes[(row * shape.groups + group) * chains + chain];
                         let first = unit * per_unit + index * 4;
-                        code.vpdpbusd(
-                            whole,
-                            *codes,
-                            dword_bcst(self.input(block, part, row, first)),
-                        )?;
+                        code.vpdpbusd(whole, *codes, dword_bcst(self.input(part, row, first)))?;
                     }
                 }
             }
@@ -163,11 +159,7 @@ impl Avx512<'_> {
             }
             for (index, codes) in codes.iter().enumerate() {
                 for (row, whole) in rows.clone().zip(wholes) {
-                    code.vpdpbusd(
-                        *whole,
-                        *codes,
-                        dword_bcst(self.input(block, part, row, index * 4)),
-                    )?;
+                    code.vpdpbusd(*whole, *codes, dword_bcst(self.input(part, row, index * 4)))?;
                 }
             }
             for (row, whole) in rows.zip(wholes) {
@@ -178,20 +170,14 @@ impl Avx512<'_> {
     }
 
     /// Four bytes of a row's record: activations from `offset` on, then their scale and sums.
-    pub(super) fn input(
-        &self,
-        block: &Block<'_>,
-        part: usize,
-        row: usize,
-        offset: usize,
-    ) -> AsmMemoryOperand {
-        let record = row * self.spec.input_row_bytes() + part * record_bytes(block.activations);
+    pub(super) fn input(&self, part: usize, row: usize, offset: usize) -> AsmMemoryOperand {
+        let record = row * self.spec.input_row_bytes() + part * self.spec.record_bytes();
         INPUT + (record + offset)
     }
 
     /// −Σ a of a row's block.
     pub(super) fn minus_sum(&self, block: &Block<'_>, part: usize, row: usize) -> AsmMemoryOperand {
-        dword_bcst(self.input(block, part, row, block.activations + MINUS_SUM))
+        dword_bcst(self.input(part, row, block.activations + MINUS_SUM))
     }
 
     pub(super) fn is_int4(&self) -> bool {
@@ -275,7 +261,7 @@ impl Avx512<'_> {
         row: usize,
         scale: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
-        code.vbroadcastss(scale, dword_ptr(self.input(block, part, row, block.activations)))
+        code.vbroadcastss(scale, dword_ptr(self.input(part, row, block.activations)))
     }
 
     /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
@@ -291,7 +277,7 @@ impl Avx512<'_> {
         free: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
         self.about_zero(code, block, part, [row, group], whole, free)?;
-        let of_row = dword_bcst(self.input(block, part, row, block.activations));
+        let of_row = dword_bcst(self.input(part, row, block.activations));
         code.vmulps(free, block.scales[group], of_row)?;
         code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }

@@ -212,7 +212,9 @@ impl<'a> Avx512<'a> {
         let at = group * self.spec.layout.group_bytes();
         match blocks.scale {
             ScaleType::F32 => code.vmovups(scale, zmmword_ptr(WEIGHTS + at))?,
-            ScaleType::F16 => code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?,
+            ScaleType::F16 | ScaleType::Short => {
+                code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?;
+            }
         }
         let at = at + self.spec.layout.zeros_offset();
         match blocks.zero {

@@ -183,7 +183,7 @@ impl<'a> Paired<'a> {
     /// What a row's sums begin with: about 8 where the zero point is implied, else about 0.
     fn begin(&self, code: &mut CodeAssembler, row: usize) -> Result<(), IcedError> {
         let of_row = self.block.activations + PAIRS_BEGIN;
-        let of_row = self.kernel.input(self.block, self.part, row, of_row);
+        let of_row = self.kernel.input(self.part, row, of_row);
         let shared = self.factors[1];
         if self.groups > 1 {
             code.vpbroadcastd(shared, dword_ptr(of_row))?;
@@ -205,7 +205,7 @@ impl<'a> Paired<'a> {
 
     /// Adds four products to a row's sums.
     fn single(&self, code: &mut CodeAssembler, row: usize, quad: usize) -> Result<(), IcedError> {
-        let input = self.kernel.input(self.block, self.part, row, quad * 4);
+        let input = self.kernel.input(self.part, row, quad * 4);
         let of_group = |group: usize| {
             let (first, second) = self.unit(group, quad / 2);
             (self.wholes[row * self.groups + group], [first, second][quad % 2])
@@ -227,7 +227,7 @@ impl<'a> Paired<'a> {
     fn pair(&self, code: &mut CodeAssembler, row: usize, unit: usize) -> Result<(), IcedError> {
         let activations = [self.factors[0], self.factors[1]];
         for (register, at) in activations.into_iter().zip([0, 4]) {
-            let input = self.kernel.input(self.block, self.part, row, unit * 8 + at);
+            let input = self.kernel.input(self.part, row, unit * 8 + at);
             code.vpbroadcastd(register, dword_ptr(input))?;
         }
         for group in 0..self.groups {

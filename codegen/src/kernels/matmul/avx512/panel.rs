@@ -17,12 +17,12 @@ use iced_x86::code_asm::*;
 use super::integer::Block;
 use super::paired::{self, Paired};
 use super::{Avx512, ZMM};
+use crate::kernels::matmul::Activation;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, Plan, Portion, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL,
     TILE_WEIGHTS, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::chunks::LINE_BYTES;
-use crate::kernels::matmul::{Activation, record_bytes};
 use crate::pack::{GROUP, ZeroPoint};
 
 /// Least rows of a panel: with fewer, reading the weights is what a product waits for, and memory gives
@@ -116,7 +116,7 @@ impl Avx512<'_> {
                 paired.give_back(code)?;
             }
         }
-        code.add(TILE_INPUT, (parts * record_bytes(activations)) as i32)?;
+        code.add(TILE_INPUT, (parts * self.spec.record_bytes()) as i32)?;
         code.add(WEIGHTS, layout.block_bytes() as i32)?;
         code.dec(left)?;
         code.jnz(again)?;
@@ -207,9 +207,9 @@ impl Avx512<'_> {
             code.jl(fewer)?;
             // The end of the next record: from one row to the next it lies a whole row apart, which is no
             // stream for the processor's own prefetch.
-            let next_end = 2 * record_bytes(block.activations) - 1;
+            let next_end = 2 * self.spec.record_bytes() - 1;
             for row in 0..rows {
-                let place = self.input(block, part, row, next_end);
+                let place = self.input(part, row, next_end);
                 code.prefetcht0(byte_ptr(place))?;
             }
             let sum = |[row, group]: [usize; 2]| (row * groups + group) * SUMS;

@@ -68,13 +68,26 @@ pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Codes, scale and code sum of one activation block, of which these have the scale.
-fn quantise_model(x: &[f32], block: usize, scaled: &[f32]) -> (Vec<i32>, f32, f32) {
+fn quantise_model(
+    x: &[f32],
+    block: usize,
+    scaled: &[f32],
+    scaling: Scaling,
+) -> (Vec<i32>, f32, f32) {
     let largest = scaled.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-    let inverse = if largest > 1e-30 { 120.1 / largest } else { 0.0 };
+    let (scale, inverse) = match scaling {
+        Scaling::Power if largest <= 2f32.powi(-80) => (0.0, 0.0),
+        Scaling::Power => {
+            let power = 2f32.powi((largest / 120.5).log2().ceil() as i32);
+            (power, 1.0 / power)
+        }
+        _ if largest > 1e-30 => (largest / 120.1, 120.1 / largest),
+        _ => (largest / 120.1, 0.0),
+    };
     let mut codes: Vec<i32> = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
     codes.resize(block, 0);
     let sum = codes.iter().sum::<i32>() as f32;
-    (codes, largest / 120.1, sum)
+    (codes, scale, sum)
 }
 
 /// One output by the specification in the module's header.
@@ -94,7 +107,7 @@ fn model(spec: &MatmulSpec, packed: &[u8], x: &[f32], channel: usize) -> f32 {
         Some(Activation::Int8 { block, scaling, .. }) => {
             for (index, part) in x.chunks(block).enumerate() {
                 let scaled = if scaling == Scaling::Row { x } else { part };
-                let (codes, scale, code_sum) = quantise_model(part, block, scaled);
+                let (codes, scale, code_sum) = quantise_model(part, block, scaled, scaling);
                 let (weight_scale, zero) = layout.parameters(packed, channel, index * block);
                 let mut whole = 0i32;
                 for (at, code) in codes.iter().enumerate().take(part.len()) {

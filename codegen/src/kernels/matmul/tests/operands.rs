@@ -2,6 +2,9 @@
 
 use crate::kernels::matmul::*;
 use crate::kernels::tests::Random;
+use weir_ir::DType;
+use weir_ir::quantise::stored;
+
 use crate::pack::{
     DenseRows, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense, pack_quantised,
 };
@@ -100,7 +103,7 @@ impl Weight {
         let hard = random.below(5) == 0;
         // Of halves the least, the largest and a subnormal one; then what only singles hold.
         const HARD: [f32; 8] = [6e-8, 65504.0, -3e-6, 0.0, -0.5, 1e-40, 1e30, -2e-37];
-        let few = if blocks.scale == ScaleType::F16 { 5 } else { 8 };
+        let few = if blocks.scale == ScaleType::F32 { 8 } else { 5 };
         let scale = |random: &mut Random| {
             // Negative scales occur.
             let scale = match hard && random.below(3) == 0 {
@@ -110,6 +113,7 @@ impl Weight {
             match blocks.scale {
                 ScaleType::F16 => half::f16::from_f32(scale).to_f32(),
                 ScaleType::F32 => scale,
+                ScaleType::Short => stored(DType::F16, true, scale.min(63488.0)),
             }
         };
         let parameters = channels * layout.block_count();
@@ -206,17 +210,21 @@ impl Activations {
                 let values = input.iter().enumerate().map(value).collect();
                 Activations { values, blocks: Vec::new() }
             }
-            Some(Activation::Int8 { block, blocks, scaling, .. }) => {
+            Some(Activation::Int8 { block, blocks, scaling, in_bf16, .. }) => {
                 let mut row = Activations { values: Vec::new(), blocks: Vec::new() };
                 let is_row = scaling == Scaling::Row;
                 for index in 0..blocks {
                     let begin = (index * block).min(input.len());
                     let part = &input[begin..(begin + block).min(input.len())];
-                    let at = index * (block + 12);
+                    let at = index * record_bytes(block, in_bf16);
                     let codes = &rounded[at..at + block];
                     let scale = f32::from_le_bytes(word(at + block));
                     let sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));
-                    row.block(part, if is_row { input } else { part }, codes, scale, sums);
+                    let scaled = if is_row { input } else { part };
+                    row.block(part, scaled, scaling, codes, scale, sums);
+                    if in_bf16 {
+                        check_values(codes, scale, &rounded[at + 64..at + 64 + 2 * block]);
+                    }
                 }
                 row
             }
@@ -224,12 +232,14 @@ impl Activations {
     }
 
     /// A block: its scale is max |x| / 120.1 rounded, the maximum of all that is scaled alike, and each
-    /// code the nearest whole number to x · 120.1 / max |x|, of which quotient and product are rounded.
+    /// code the nearest whole number to x · 120.1 / max |x|, of which quotient and product are rounded; or
+    /// the scale is a power of two and codes are nearest to x / scale, which is exact.
     /// The first sum is minus that of the codes, the second what sums in pairs begin with.
     fn block(
         &mut self,
         part: &[f32],
         scaled: &[f32],
+        scaling: Scaling,
         codes: &[u8],
         scale: f32,
         [minus_sum, pairs]: [i32; 2],
@@ -242,18 +252,46 @@ impl Activations {
         let terms = terms.map(|(first, second)| (first + 128) * second).sum::<i32>();
         assert_eq!(-terms - 8 * rest.iter().sum::<i32>(), pairs);
         assert!(codes[part.len()..].iter().all(|code| *code == 0), "behind the last activation");
-        assert_eq!(scale.to_bits(), (largest / 120.1).to_bits(), "scale of {largest:e}");
+        let is_power = scaling == Scaling::Power;
+        let (least, limit) =
+            if is_power { (2f32.powi(-80), 2f32.powi(100)) } else { (NEGLIGIBLE, f32::INFINITY) };
+        let (units, noise) = match is_power {
+            true => (f64::from(largest) / f64::from(scale), 0.0),
+            false => (120.1, 2.0 * 120.1 * U * FIRST_ORDER),
+        };
+        if !is_power {
+            assert_eq!(scale.to_bits(), (largest / 120.1).to_bits(), "scale of {largest:e}");
+        } else if largest >= limit || largest.is_nan() {
+            assert!(scale.is_nan(), "scale of {largest:e}");
+        } else if largest <= least {
+            assert_eq!(scale.to_bits(), 0, "scale of {largest:e}");
+        } else {
+            assert_eq!(scale.to_bits() << 9, 0, "{scale:e} is a power of two");
+            assert!(60.25 < units && units <= 120.5, "{scale:e} is the scale of {largest:e}");
+        }
         for (x, code) in part.iter().zip(&codes) {
-            let quotient = match largest.is_finite() && largest > NEGLIGIBLE {
-                true => f64::from(*x) * 120.1 / f64::from(largest),
+            let quotient = match largest < limit && largest > least {
+                true => f64::from(*x) * units / f64::from(largest),
                 false => 0.0,
             };
             let error = (f64::from(*code) - quotient).abs();
-            assert!(error <= 0.5 + 2.0 * 120.1 * U * FIRST_ORDER, "{x:e} of {largest:e}: {code}");
+            assert!(error <= 0.5 + noise, "{x:e} of {largest:e}: {code}");
+            assert!((-120..=120).contains(code), "{x:e} of {largest:e}: {code}");
         }
         let scale = f64::from(scale);
         self.values.extend(codes[..part.len()].iter().map(|code| f64::from(*code) * scale));
         self.blocks.push((scale, f64::from(-minus_sum)));
+    }
+}
+
+/// A block's values in bf16 are its codes times its scale, each eight of them in their order.
+fn check_values(codes: &[u8], scale: f32, values: &[u8]) {
+    for (eight, values) in codes.chunks(8).zip(values.chunks(16)) {
+        for (element, value) in [4, 6, 1, 3, 5, 7, 2, 0].into_iter().zip(values.chunks(2)) {
+            let exact = f32::from(eight[element] as i8) * scale;
+            let value = half::bf16::from_le_bytes([value[0], value[1]]).to_f32();
+            assert!(value.to_bits() == exact.to_bits() || value.is_nan() && scale.is_nan());
+        }
     }
 }
 

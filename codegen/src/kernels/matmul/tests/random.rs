@@ -44,7 +44,8 @@ impl Rows {
             Rows::Tile => 5 + random.below(12),
             Rows::Many => 17 + random.below(48),
             Rows::Portions => {
-                let portions = [amx::PORTION, assembled::PORTION].map(|portion| portion.rows(spec));
+                let portions =
+                    [amx::portion(spec), assembled::PORTION].map(|portion| portion.rows(spec));
                 let most = portions[usize::from(!amx::serves(spec))];
                 // Of one row, of a few, and of enough to begin a third portion of the smaller ones.
                 most + 1 + random.below(24)
@@ -59,9 +60,14 @@ fn format(random: &mut Random, kind: &str, reduction: usize) -> WeightFormat {
     // The last is a scale per channel, as far as blocks are that long.
     let channel = Blocks::size_for(usize::MAX, reduction).unwrap();
     let block = [16, 32, 32, 64, 128, channel, 48, 256][random.below(8)];
-    let scale = [ScaleType::F32, ScaleType::F16][random.below(2)];
+    let scales = [ScaleType::F32, ScaleType::F16, ScaleType::Short];
+    let scale = scales[random.below(if kind == "int4" { 3 } else { 2 })];
     let zero = [ZeroPoint::Implied, ZeroPoint::Code, ZeroPoint::Float][random.below(3)];
-    let blocks = blocks(block, scale, zero);
+    let blocks = match random.below(3) {
+        // Exact in bf16.
+        0 if kind == "int4" => blocks(32, ScaleType::Short, ZeroPoint::Implied),
+        _ => blocks(block, scale, zero),
+    };
     match kind {
         "f32" => WeightFormat::F32,
         "f16" => WeightFormat::F16,
@@ -94,13 +100,15 @@ fn specification(random: &mut Random, kind: &str, compute: Compute, rows: Rows) 
     let format = format(random, kind, reduction);
     let layout = PackedLayout { channels, reduction, format };
     let beside = |random: &mut Random| random.below(2) * random.below(20);
-    MatmulSpec {
+    let spec = MatmulSpec {
         bias: random.below(3) == 0,
         residual: random.below(3) == 0,
         input_stride: reduction + beside(random),
         output_stride: channels + beside(random),
         ..MatmulSpec::new(layout, compute)
-    }
+    };
+    // Other levels read rows in the form for AMX as well.
+    if random.below(4) > 0 { spec.at(IsaLevel::Amx) } else { spec }
 }
 
 /// A product with its operands.

@@ -35,6 +35,21 @@ fn every_number_of_rows_is_bit_equal() {
     }
 }
 
+/// The same of weights and activations that are exact in bf16, whose tiles keep sums over blocks: fewer
+/// rows than a tile has, tiles that reach back, a chunk's blocks and one more.
+#[test]
+fn exact_values_are_bit_equal() {
+    let format = WeightFormat::Int4(blocks(32, ScaleType::Short, ZeroPoint::Implied));
+    for (channels, reduction) in [(37, 70), (16, 544), (80, 512)] {
+        let spec = int8_product(format, channels, reduction).at(IsaLevel::Amx);
+        assert!(spec.in_bf16);
+        check_tiles(spec, if reduction < 100 { 1..=50 } else { 14..=18 });
+        check_tiles(spec, [33, 40, 64, 65]);
+        let spec = MatmulSpec { bias: true, residual: true, ..spec };
+        check_tiles(spec, [8, 31, 33]);
+    }
+}
+
 /// Blocks of one, two, three and four activation blocks, in numbers of groups that leave one over, two
 /// over or a part of one; a block of 176 elements has activation blocks of 16, which vectors compute.
 #[test]

@@ -24,7 +24,7 @@ fn all(which: Constant) -> AsmMemoryOperand {
 pub(super) fn block_values(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     let largest = ZMM[LARGEST];
     code.vpxord(largest, largest, largest)?;
-    let vectors = blocks.block / LANES;
+    let vectors = blocks.form.block / LANES;
     for first in (0..vectors).step_by(TOGETHER) {
         let count = TOGETHER.min(vectors - first);
         sigmoids(code, count, first)?;

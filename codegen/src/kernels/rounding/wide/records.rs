@@ -5,17 +5,20 @@
 
 use iced_x86::code_asm::*;
 
-use super::{Constant, Emitted, RECORD, block_place, scale, small};
-use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, paired_eights};
+use super::{Constant, Emitted, RECORD, block_place, constant, scale, small};
+use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, paired_eights, values_at};
 use crate::kernels::rounding::{Blocks, Source};
+
+/// Values of a block of 32 in bf16, before they are.
+const VALUES: [AsmRegisterZmm; 2] = [zmm16, zmm17];
 
 /// The block's record; the largest magnitude is in the lower lanes of its register.
 pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     const { assert!(PAIRS_BEGIN == MINUS_SUM + 4, "both sums are stored together") };
-    let block = blocks.block;
+    let block = blocks.form.block;
     let (inverse, is_usual, sum, pairs) = (zmm13, xmm12, xmm11, xmm8);
     let (ones, signs) = (xmm9, xmm10);
-    scale(code, block)?;
+    scale(code, blocks)?;
     code.vbroadcastss(inverse, xmm1)?;
     code.vpxor(sum, sum, sum)?;
     code.vpxor(pairs, pairs, pairs)?;
@@ -29,6 +32,11 @@ pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -
         let [first, second] = if is_even { [xmm1, xmm2] } else { [xmm5, xmm6] };
         code.vmulps(values, inverse, zmmword_ptr(from + sixteen * 64))?;
         code.vcvtps2dq(values, values)?;
+        if blocks.form.in_bf16 {
+            let exact = VALUES[sixteen % 2];
+            code.vcvtdq2ps(exact, values)?;
+            code.vmulps(exact, exact, dword_bcst(RECORD + block))?;
+        }
         code.vpmovdb(codes, values)?;
         code.vpand(codes, codes, is_usual)?;
         code.vmovups(xmmword_ptr(RECORD + sixteen * 16), codes)?;
@@ -52,6 +60,12 @@ pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -
                 code.evex().vpdpbusd(pairs, first, second)?;
             }
         }
+    }
+    if blocks.form.in_bf16 {
+        let [first, second] = VALUES;
+        code.vmovdqu32(zmm0, zmmword_ptr(constant(Constant::ValueOrder)))?;
+        code.vpermt2w(first, zmm0, second)?;
+        code.vmovdqu32(zmmword_ptr(RECORD + values_at(block)), first)?;
     }
     // Lanes of both sums side by side.
     code.vpunpckldq(xmm0, sum, pairs)?;

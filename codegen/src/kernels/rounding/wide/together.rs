@@ -14,7 +14,9 @@ use iced_x86::code_asm::*;
 use super::{
     BLOCK_INPUT, BLOCK_SECOND, Constant, Emitted, FACTOR, RECORD, Vectors, constant, gate,
 };
-use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, record_bytes};
+use crate::kernels::matmul::{
+    MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, record_bytes, values_at,
+};
 use crate::kernels::rounding::{Blocks, Source};
 
 /// Elements of a block.
@@ -24,6 +26,9 @@ pub(super) const COUNT: usize = 2;
 
 /// The values of both blocks.
 const VALUES: [AsmRegisterZmm; 4] = [zmm16, zmm17, zmm18, zmm19];
+/// The scale of each block in all lanes, and the rounded values, where records have them in bf16.
+const SCALES: [AsmRegisterZmm; 2] = [zmm13, zmm14];
+const EXACT: [AsmRegisterZmm; 4] = [zmm9, zmm10, zmm11, zmm12];
 /// Bytes of a vector.
 const VECTOR: usize = 64;
 /// Orders of four 128-bit lanes: the lower two of both operands, the upper two, neighbours exchanged.
@@ -34,9 +39,9 @@ const EXCHANGED: i32 = 0xb1;
 /// Whether blocks are rounded so.
 pub(super) fn serves(blocks: &Blocks, vectors: Vectors) -> bool {
     vectors == Vectors::Of512Bits
-        && blocks.block == BLOCK
+        && blocks.form.block == BLOCK
         && blocks.count >= COUNT
-        && blocks.scaling == Scaling::Block
+        && blocks.form.scaling != Scaling::Row
 }
 
 /// What the codes are put in order with, and what the sums of pairs are made of: see [`records`].
@@ -70,29 +75,59 @@ fn all(which: Constant) -> AsmMemoryOperand {
 }
 
 /// Both records.
-pub(super) fn records(code: &mut CodeAssembler, source: Source) -> Emitted {
+pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     const { assert!(PAIRS_BEGIN == MINUS_SUM + 4, "both sums are stored together") };
-    let record = record_bytes(BLOCK);
+    let in_bf16 = blocks.form.in_bf16;
+    let record = record_bytes(BLOCK, in_bf16);
     values(code, source)?;
     let largest = largest(code)?;
 
     // Scales, and for codes their inverses; blocks that are negligible or not finite have codes 0.
-    code.vdivps(zmm5, largest, all(Constant::Levels))?;
-    code.vbroadcastss(zmm4, dword_ptr(constant(Constant::Levels)))?;
-    code.vdivps(zmm4, zmm4, largest)?;
-    code.vmovss(dword_ptr(RECORD + BLOCK), xmm5)?;
-    code.vextractf32x4(xmm5, zmm5, 2)?;
-    code.vmovss(dword_ptr(RECORD + (record + BLOCK)), xmm5)?;
+    let (scales, inverses) = (zmm5, zmm4);
     code.vpcmpd(k1, largest, all(Constant::Negligible), GREATER)?;
-    code.vpcmpd(k1.k1(), largest, all(Constant::Infinity), LESS)?;
+    if blocks.form.scaling == Scaling::Power {
+        code.vpaddd(scales, largest, all(Constant::PowerCarry))?;
+        code.vpandd(scales, scales, all(Constant::Exponent))?;
+        code.vpbroadcastd(inverses, dword_ptr(constant(Constant::PowerInverse)))?;
+        code.vpsubd(inverses, inverses, scales)?;
+        code.vpsubd(scales.k1().z(), scales, all(Constant::PowerLowered))?;
+        code.vpcmpd(k2, largest, all(Constant::Greatest), GREATER)?;
+        code.vpternlogd(scales.k2(), scales, scales, ONES)?;
+        code.vpcmpd(k1.k1(), largest, all(Constant::Greatest), NOT_GREATER)?;
+        code.vmovdqa32(inverses.k1().z(), inverses)?;
+    } else {
+        code.vdivps(scales, largest, all(Constant::Levels))?;
+        code.vbroadcastss(inverses, dword_ptr(constant(Constant::Levels)))?;
+        code.vdivps(inverses, inverses, largest)?;
+        code.vpcmpd(k1.k1(), largest, all(Constant::Infinity), LESS)?;
+    }
+    for (scale, lanes) in SCALES.into_iter().zip([LOWER, UPPER]) {
+        if in_bf16 {
+            code.vshuff32x4(scale, scales, scales, lanes)?;
+        }
+    }
+    code.vmovss(dword_ptr(RECORD + BLOCK), xmm5)?;
+    code.vextractf32x4(xmm5, scales, 2)?;
+    code.vmovss(dword_ptr(RECORD + (record + BLOCK)), xmm5)?;
     for (inverse, lanes) in [(zmm6, LOWER), (zmm7, UPPER)] {
-        code.vshuff32x4(inverse, zmm4, zmm4, lanes)?;
+        code.vshuff32x4(inverse, inverses, inverses, lanes)?;
     }
 
     let codes = zmm0;
     for (index, value) in VALUES.into_iter().enumerate() {
         code.vmulps(value, value, [zmm6, zmm7][index / 2])?;
         code.vcvtps2dq(value, value)?;
+        if in_bf16 {
+            code.vcvtdq2ps(EXACT[index], value)?;
+            code.vmulps(EXACT[index], EXACT[index], SCALES[index / 2])?;
+        }
+    }
+    if in_bf16 {
+        code.vmovdqu32(zmm0, zmmword_ptr(constant(Constant::ValueOrder)))?;
+        for (number, halves) in EXACT.chunks_exact(2).enumerate() {
+            code.vpermt2w(halves[0], zmm0, halves[1])?;
+            code.vmovdqu32(zmmword_ptr(RECORD + (number * record + values_at(BLOCK))), halves[0])?;
+        }
     }
     let [first, second, third, fourth] = VALUES;
     code.vpackssdw(first, first, second)?;
@@ -131,7 +166,10 @@ pub(super) fn records(code: &mut CodeAssembler, source: Source) -> Emitted {
 
 /// Predicates of `vpcmpd`.
 const LESS: i32 = 1;
+const NOT_GREATER: i32 = 2;
 const GREATER: i32 = 6;
+/// All ones, as `vpternlogd` has it.
+const ONES: i32 = 0xff;
 /// (a & b) ^ c, as `vpternlogd` has it.
 const AND_THEN_XOR: i32 = 0x6a;
 

@@ -1,0 +1,423 @@
+//! int4 with short scales in tiles of bf16: sums stay in tiles from one end of a chunk to the other.
+//!
+//! What integer tiles cost most is what follows them: with a scale for every 32 activations and every 32
+//! weights, each product's sums leave the tiles and are converted, scaled and added in vectors (`panel`).
+//! Here both factors have their scales in them and are exact in bf16: a code of an activation times a
+//! power of two, and a code of a weight about its middle, three bits and the sign, times a scale of five
+//! ([`ScaleType::Short`](crate::pack::ScaleType::Short)).
+//!
+//! # The same bits
+//!
+//! `tdpbf16ps` sums the 16 products of a tile's even places, and those of its odd ones, from zero, adds
+//! both sums, and then adds the result to the tile. A tile is one block of 32. All numbers of a block are
+//! multiples of u, the product of the activation's scale and of the weight scale's last bit, and every sum
+//! of its products is below 2²⁰ of them (32 · 120 · 8 · 31): it is exact. So the tile's number
+//! becomes what `fma(t, weight_scale · activation_scale, sum)` gives, rounded once, of the same exact
+//! block, blocks ascending. Its denormals would be zeros, but there are none: u is at least 2⁻⁸⁶ · 2⁻²⁴,
+//! and all sums are multiples of their least u; nor is anything beyond the range, for activations end at
+//! 2¹⁰⁰ (`quantise`), weights at 2¹⁹. A block whose scale is not a number makes its row's sums none.
+//!
+//! # Order
+//!
+//! Within a block the order of k is free. A unit of eight nibbles and the same turned by sixteen bits
+//! have four pairs of codes at equal places, which a mask and an "or" turn into floats 1 + code · 2⁻ⁿ;
+//! one fused step, exact as well, makes them the values, whose upper halves are a pair of a tile's row.
+//! Activations have the same order in their records
+//! ([`VALUE_ORDER`](crate::kernels::matmul::VALUE_ORDER)).
+//!
+//! # Walk
+//!
+//! A chunk of the weights is taken apart once for all rows of a portion and lies in the first cache.
+//! Rows are taken in two tiles, the last ones in one; where 16 do not fill a tile, it reaches back over
+//! rows that others have computed, keeps sums of its own for them and does not store them. A call of
+//! fewer than 16 rows has tiles of so many.
+//!
+//! | tile | rows | holds |
+//! |---|---|---|
+//! | 0 to 3 | 16 | sums: of the first row tile's two groups, of the second's |
+//! | 4, 5 | 16 | activations of two row tiles |
+//! | 6, 7 | 16 | weights of two groups |
+
+use std::cell::RefCell;
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::SMALL;
+use crate::kernels::matmul::assembled::{
+    COUNT, INPUT, Plan, Portion, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
+};
+use crate::kernels::matmul::avx512::{Avx512, ManyRows, ZMM};
+use crate::kernels::matmul::chunks::{
+    BLOCKS_LEFT, CHUNK_BLOCKS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT, SUMS, Slot,
+    TILE_ROWS,
+};
+use crate::kernels::matmul::{Compute, MatmulSpec, values_at};
+use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
+
+/// Activations and weights of a block: the places of a row of a tile of bf16.
+const BLOCK: usize = 32;
+/// Rows of a tile.
+const ROWS: usize = 16;
+/// Bytes of a tile.
+const TILE_BYTES: usize = ROWS * LINE_BYTES;
+/// Groups that are computed together.
+const GROUPS: usize = 2;
+/// Row tiles that are.
+const ROW_TILES: usize = 2;
+/// Blocks of a chunk: with two groups 32 KB.
+const CHUNK: usize = 16;
+
+/// Rows of a portion: lines of values are half of a record, and should stay in a second cache of 2 MB.
+pub(super) const PORTION: Portion = Portion { bytes: 2 << 20, step: ROW_TILES * ROWS, most: 384 };
+
+/// Rows of the call.
+const CALL_ROWS: Slot = Slot(Slot::FREE);
+/// Rows of a tile in this call.
+const ROWS_OF_TILE: Slot = Slot(Slot::FREE + 1);
+/// Row of the portion with which the next row tile would begin if it did not reach back.
+const FIRST_ROW: Slot = Slot(Slot::FREE + 2);
+
+/// Scratch memory: slots, what `ldtilecfg` reads, values of a chunk, sums of the portion by row tile,
+/// group and row.
+const CONFIGURATION_AT: usize = Slot::BYTES;
+const VALUES_AT: usize = CONFIGURATION_AT + 64;
+const SUMS_AT: usize = VALUES_AT + CHUNK * GROUPS * TILE_BYTES;
+const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + ROWS - 1) * GROUPS * LINE_BYTES;
+
+/// Bytes of a row of a tile of sums or weights.
+const LINE: AsmRegister64 = r12;
+/// Bytes from one row of activations to the next.
+const ROW_BYTES: AsmRegister64 = rbx;
+/// Activations of the second row tile; those of the first are at [`INPUT`].
+const SECOND_INPUT: AsmRegister64 = WEIGHTS;
+/// Constants, while weights are taken apart.
+const CONSTANTS: AsmRegister64 = rax;
+
+const ACTIVATIONS: [AsmRegisterTmm; ROW_TILES] = [tmm4, tmm5];
+const VALUES: [AsmRegisterTmm; GROUPS] = [tmm6, tmm7];
+const TILES: [AsmRegisterTmm; ROW_TILES * GROUPS] = [tmm0, tmm1, tmm2, tmm3];
+
+/// Where the nibbles of a unit, and of a unit turned by sixteen bits, become floats as they lie.
+const PLACES: [usize; 4] = [4, 8, 12, 16];
+/// Elements of a unit of codes.
+const UNIT: usize = 8;
+
+/// Registers of what takes codes apart: see [`Constants`].
+const SCALE: AsmRegisterZmm = zmm12;
+const FACTORS: [AsmRegisterZmm; 4] = [zmm13, zmm14, zmm15, zmm16];
+const ADDENDS: [AsmRegisterZmm; 4] = [zmm17, zmm18, zmm19, zmm20];
+const NIBBLES: [AsmRegisterZmm; 4] = [zmm21, zmm22, zmm23, zmm24];
+const ONE: AsmRegisterZmm = zmm25;
+const UPPER_HALVES: AsmRegisterZmm = zmm26;
+/// Codes as they lie and turned, of two units in turn.
+const UNITS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
+
+/// Constants at these offsets: the order of upper halves, then words.
+const NIBBLES_AT: usize = 64;
+const ONE_AT: usize = NIBBLES_AT + 16;
+const FACTORS_AT: usize = ONE_AT + 4;
+const ADDENDS_AT: usize = FACTORS_AT + 16;
+
+/// Whether a product is computed so on AMX.
+pub(super) fn serves(spec: &MatmulSpec) -> bool {
+    let blocks = Blocks { block: BLOCK, scale: ScaleType::Short, zero: ZeroPoint::Implied };
+    spec.compute == Compute::Int8 && spec.layout.format == WeightFormat::Int4(blocks)
+}
+
+pub(super) struct Values<'a> {
+    spec: &'a MatmulSpec,
+    /// Computes few rows, and stores.
+    wide: Avx512<'a>,
+    configuration: RefCell<CodeLabel>,
+    constants: RefCell<CodeLabel>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(code: &mut CodeAssembler, spec: &'a MatmulSpec) -> Self {
+        let wide = Avx512::new(code, spec, ManyRows::Single);
+        let [configuration, constants] = [(); 2].map(|()| RefCell::new(code.create_label()));
+        Self { spec, wide, configuration, constants }
+    }
+
+    fn chunks(&self) -> Chunks<'_> {
+        Chunks {
+            spec: self.spec,
+            blocks: CHUNK,
+            record_bytes: self.spec.record_bytes(),
+            sums_at: SUMS_AT,
+            rows_beyond: ROWS - 1,
+        }
+    }
+
+    /// Tiles of 16 rows of 64 bytes; those of sums and activations get the call's number of rows.
+    fn configuration_bytes() -> [u8; 64] {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for tile in 0..8 {
+            bytes[16 + 2 * tile] = LINE_BYTES as u8;
+            bytes[48 + tile] = ROWS as u8;
+        }
+        bytes
+    }
+
+    fn load_strides(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.mov(ROW_BYTES, self.spec.input_row_bytes() as i64)?;
+        code.mov(LINE, LINE_BYTES as i64)
+    }
+
+    /// One block of a group: sixteen rows of pairs at [`CODES`].
+    fn take_apart(&self, code: &mut CodeAssembler, group: usize) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        let packed = group * layout.group_bytes();
+        code.vcvtph2ps(SCALE, ymmword_ptr(WEIGHTS + packed))?;
+        for place in 0..PLACES.len() {
+            let at = |constants: usize| dword_bcst(CONSTANTS + (constants + 4 * place));
+            code.vmulps(FACTORS[place], SCALE, at(FACTORS_AT))?;
+            code.vmulps(ADDENDS[place], SCALE, at(ADDENDS_AT))?;
+        }
+        for unit in 0..BLOCK / UNIT {
+            let [codes, turned] = UNITS[unit % 2];
+            let from = packed + layout.codes_offset() + unit * LINE_BYTES;
+            code.vmovdqu32(codes, zmmword_ptr(WEIGHTS + from))?;
+            code.vprold(turned, codes, 16)?;
+            for place in 0..PLACES.len() {
+                let pair = [ZMM[2 * place], ZMM[2 * place + 1]];
+                for (value, codes) in pair.into_iter().zip([codes, turned]) {
+                    code.vmovdqa32(value, codes)?;
+                    code.vpternlogd(value, NIBBLES[place], ONE, AND_THEN_OR)?;
+                    code.vfmadd213ps(value, FACTORS[place], ADDENDS[place])?;
+                }
+                let [value, of_turned] = pair;
+                code.vpermt2w(value, UPPER_HALVES, of_turned)?;
+                let row = unit * PLACES.len() + place;
+                let to = group * TILE_BYTES + row * LINE_BYTES;
+                code.vmovdqu32(zmmword_ptr(CODES + to), value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The row of the portion with which a row tile begins, in r10. Spoils r11.
+    fn begin(&self, code: &mut CodeAssembler, tile: usize) -> Result<(), IcedError> {
+        code.mov(r10, FIRST_ROW.place())?;
+        code.add(r10, (tile * ROWS) as i32)?;
+        code.mov(r11, r9)?;
+        code.sub(r11, ROWS_OF_TILE.place())?;
+        code.cmp(r10, r11)?;
+        code.cmovg(r10, r11)
+    }
+
+    /// The chunk for so many row tiles, and their outputs after the last one.
+    fn row_tiles(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        tiles: usize,
+    ) -> Result<(), IcedError> {
+        let record = self.spec.record_bytes() as i32;
+        let inputs = [INPUT, SECOND_INPUT];
+        let sums = |tile: usize, group: usize| (TILES[tile * GROUPS + group], tile, group);
+        let each =
+            || (0..tiles).flat_map(|tile| (0..shape.groups).map(move |group| sums(tile, group)));
+        let place = |tile: usize, group: usize| {
+            ptr(SUMS + LINE + (tile * shape.groups + group) * TILE_BYTES)
+        };
+        for (tile, input) in inputs.into_iter().enumerate().take(tiles) {
+            self.begin(code, tile)?;
+            code.imul_3(input, r10, self.spec.input_row_bytes() as i32)?;
+            code.add(input, TILE_ROWS.place())?;
+        }
+        for (sum, tile, group) in each() {
+            code.tileloadd(sum, place(tile, group))?;
+        }
+        // All of the next chunk beside the first row tiles.
+        let asked = self.spec.layout.block_bytes().div_ceil(LINE_BYTES);
+        let mut again = code.create_label();
+        code.lea(CODES, ptr(SCRATCH + VALUES_AT))?;
+        code.mov(COUNT, CHUNK_BLOCKS.place())?;
+        code.set_label(&mut again)?;
+        for (tile, input) in inputs.into_iter().enumerate().take(tiles) {
+            code.tileloadd(ACTIVATIONS[tile], ptr(input + ROW_BYTES + values_at(BLOCK)))?;
+            for (group, values) in VALUES.into_iter().enumerate().take(shape.groups) {
+                if tile == 0 {
+                    code.tileloadd(values, ptr(CODES + LINE + group * TILE_BYTES))?;
+                }
+                code.tdpbf16ps(sums(tile, group).0, ACTIVATIONS[tile], values)?;
+            }
+        }
+        self.chunks().ask(code, shape, asked)?;
+        for input in inputs.into_iter().take(tiles) {
+            code.add(input, record)?;
+        }
+        code.add(CODES, (shape.groups * TILE_BYTES) as i32)?;
+        code.dec(COUNT)?;
+        code.jnz(again)?;
+        for (sum, tile, group) in each() {
+            code.tilestored(place(tile, group), sum)?;
+        }
+        let mut is_not_last = code.create_label();
+        code.cmp(BLOCKS_LEFT.place(), 0)?;
+        code.jg(is_not_last)?;
+        for tile in 0..tiles {
+            self.store_rows(code, shape, tile)?;
+        }
+        // The pointers have stood where the strides belong.
+        self.load_strides(code)?;
+        code.set_label(&mut is_not_last)?;
+        code.add(SUMS, (tiles * shape.groups * TILE_BYTES) as i32)?;
+        code.add(FIRST_ROW.place(), (tiles * ROWS) as i32)?;
+        code.sub(ROWS_LEFT.place(), (tiles * ROWS) as i32)
+    }
+
+    /// Outputs of a row tile but those of rows that others have computed.
+    fn store_rows(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        tile: usize,
+    ) -> Result<(), IcedError> {
+        let row_bytes = (self.spec.output_stride * 4) as i32;
+        let one = TileShape { rows: 1, ..shape };
+        let mut again = code.create_label();
+        self.begin(code, tile)?;
+        code.mov(r11, FIRST_ROW.place())?;
+        code.add(r11, (tile * ROWS) as i32)?;
+        code.sub(r11, r10)?;
+        code.mov(COUNT, ROWS_OF_TILE.place())?;
+        code.sub(COUNT, r11)?;
+        code.imul_3(r11, r11, LINE_BYTES as i32)?;
+        code.lea(INPUT, ptr(SUMS + r11 + tile * shape.groups * TILE_BYTES))?;
+        self.chunks().load_outputs(code)?;
+        code.set_label(&mut again)?;
+        for (group, sum) in ZMM.into_iter().enumerate().take(shape.groups) {
+            code.vmovups(sum, zmmword_ptr(INPUT + group * TILE_BYTES))?;
+        }
+        self.wide.store(code, one)?;
+        code.add(INPUT, LINE_BYTES as i32)?;
+        code.add(TILE_OUTPUT, row_bytes)?;
+        code.add(TILE_RESIDUAL, row_bytes)?;
+        code.dec(COUNT)?;
+        code.jnz(again)?;
+        self.chunks().keep_outputs(code)
+    }
+}
+
+/// (a & b) | c, as `vpternlogd` has it.
+const AND_THEN_OR: i32 = 0xea;
+
+impl Version for Values<'_> {
+    fn plans(&self) -> Vec<Plan> {
+        let mut plans = self.wide.plans();
+        plans.retain(|plan| plan.from_rows < SMALL);
+        plans.insert(0, Plan { from_rows: SMALL, rows: &[], groups: &[GROUPS, 1] });
+        plans
+    }
+
+    fn portion(&self) -> Portion {
+        PORTION
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        SCRATCH_BYTES
+    }
+
+    fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        self.wide.prepare(code)?;
+        let mut few = code.create_label();
+        code.mov(CALL_ROWS.place(), r9)?;
+        code.cmp(r9, SMALL as i32)?;
+        code.jl(few)?;
+        code.mov(r11, ROWS as i64)?;
+        code.cmp(r11, r9)?;
+        code.cmovg(r11, r9)?;
+        code.mov(ROWS_OF_TILE.place(), r11)?;
+        code.vmovdqu32(zmm0, zmmword_ptr(*self.configuration.borrow()))?;
+        code.vmovdqu32(zmmword_ptr(SCRATCH + CONFIGURATION_AT), zmm0)?;
+        for tile in 0..TILES.len() + ACTIVATIONS.len() {
+            code.mov(byte_ptr(SCRATCH + (CONFIGURATION_AT + 48 + tile)), r11b)?;
+        }
+        code.ldtilecfg(zmmword_ptr(SCRATCH + CONFIGURATION_AT))?;
+        code.set_label(&mut few)?;
+        code.zero_bytes()
+    }
+
+    fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.wide.tile(code, shape)
+    }
+
+    fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        self.load_strides(code)?;
+        self.chunks().panel(code, shape, self)
+    }
+
+    fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        let mut few = code.create_label();
+        code.cmp(CALL_ROWS.place(), SMALL as i32)?;
+        code.jl(few)?;
+        code.tilerelease()?;
+        code.set_label(&mut few)?;
+        code.zero_bytes()
+    }
+
+    fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        self.wide.data(code)?;
+        code.set_label(&mut self.configuration.borrow_mut())?;
+        code.db(&Self::configuration_bytes())?;
+        code.set_label(&mut self.constants.borrow_mut())?;
+        for lane in 0..GROUP as u16 {
+            // The upper halves of a lane of both operands, side by side.
+            code.dw(&[2 * lane + 1, 2 * lane + 1 + 2 * GROUP as u16])?;
+        }
+        let steps = PLACES.map(|place| (1u32 << (23 - place)) as f32);
+        let words = PLACES.map(|place| 0xf << place).into_iter().chain([1f32.to_bits()]);
+        let factors = steps.iter().map(|step| step.to_bits());
+        let addends = steps.iter().map(|step| (-(step + 8.0)).to_bits());
+        for word in words.chain(factors).chain(addends) {
+            code.dd(&[word])?;
+        }
+        Ok(())
+    }
+}
+
+impl ChunkTiles for Values<'_> {
+    fn keep_codes(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        code.lea(CONSTANTS, ptr(*self.constants.borrow()))?;
+        code.vmovdqu32(UPPER_HALVES, zmmword_ptr(CONSTANTS))?;
+        for (index, mask) in NIBBLES.into_iter().enumerate() {
+            code.vpbroadcastd(mask, dword_ptr(CONSTANTS + (NIBBLES_AT + 4 * index)))?;
+        }
+        code.vpbroadcastd(ONE, dword_ptr(CONSTANTS + ONE_AT))?;
+        let mut again = code.create_label();
+        code.lea(CODES, ptr(SCRATCH + VALUES_AT))?;
+        code.set_label(&mut again)?;
+        for group in 0..shape.groups {
+            self.take_apart(code, group)?;
+        }
+        code.add(WEIGHTS, self.spec.layout.block_bytes() as i32)?;
+        code.add(CODES, (shape.groups * TILE_BYTES) as i32)?;
+        code.dec(COUNT)?;
+        code.jnz(again)
+    }
+
+    fn row_tiles(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        let mut done = code.create_label();
+        let mut last = code.create_label();
+        let mut again = code.create_label();
+        code.mov(FIRST_ROW.place(), 0)?;
+        code.set_label(&mut again)?;
+        code.cmp(ROWS_LEFT.place(), ROWS as i32)?;
+        code.jle(last)?;
+        self.row_tiles(code, shape, ROW_TILES)?;
+        code.jmp(again)?;
+        code.set_label(&mut last)?;
+        code.cmp(ROWS_LEFT.place(), 0)?;
+        code.jle(done)?;
+        self.row_tiles(code, shape, 1)?;
+        code.set_label(&mut done)?;
+        code.zero_bytes()
+    }
+}
+
+/// Tile loads lie in whole cache lines.
+const _: () = assert!(VALUES_AT.is_multiple_of(64) && SUMS_AT.is_multiple_of(64));
