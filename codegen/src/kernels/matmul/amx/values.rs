@@ -28,15 +28,18 @@
 //! # Walk
 //!
 //! A chunk of the weights is taken apart once for all rows of a portion and lies in the first cache.
-//! Rows are taken in two tiles, the last ones in one; where 16 do not fill a tile, it reaches back over
-//! rows that others have computed, keeps sums of its own for them and does not store them. A call of
-//! fewer than 16 rows has tiles of so many.
+//! The first rows' products are computed beside that, one block behind: vectors and tiles are units of
+//! their own, and what is stored has reached the cache when a tile loads it. Rows are taken in two tiles
+//! by two groups, the last ones in one; up to 16 of them with four groups, since a tile's sum waits three
+//! products long for the one before. Where 16 rows do not fill a tile, it reaches back over rows that
+//! others have computed, keeps sums of its own for them and does not store them. A call of fewer than 16
+//! rows has tiles of so many.
 //!
 //! | tile | rows | holds |
 //! |---|---|---|
-//! | 0 to 3 | 16 | sums: of the first row tile's two groups, of the second's |
+//! | 0 to 3 | 16 | sums, by row tile and group |
 //! | 4, 5 | 16 | activations of two row tiles |
-//! | 6, 7 | 16 | weights of two groups |
+//! | 6, 7 | 16 | weights of two groups in turn |
 
 use std::cell::RefCell;
 
@@ -49,8 +52,8 @@ use crate::kernels::matmul::assembled::{
 };
 use crate::kernels::matmul::avx512::{Avx512, ManyRows, ZMM};
 use crate::kernels::matmul::chunks::{
-    BLOCKS_LEFT, CHUNK_BLOCKS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT, SUMS, Slot,
-    TILE_ROWS,
+    BLOCKS_LEFT, CHUNK_BLOCKS, CHUNK_WEIGHTS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT,
+    SUMS, Slot, TILE_ROWS,
 };
 use crate::kernels::matmul::{Compute, MatmulSpec, values_at};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
@@ -61,12 +64,12 @@ const BLOCK: usize = 32;
 const ROWS: usize = 16;
 /// Bytes of a tile.
 const TILE_BYTES: usize = ROWS * LINE_BYTES;
-/// Groups that are computed together.
-const GROUPS: usize = 2;
-/// Row tiles that are.
+/// Row tiles that are computed together, where there are more than one.
 const ROW_TILES: usize = 2;
-/// Blocks of a chunk: with two groups 32 KB.
-const CHUNK: usize = 16;
+/// Groups that are computed together: with one row tile, and with two.
+const GROUPS: [&[usize]; ROW_TILES] = [&[4, 2, 1], &[2, 1]];
+/// Bytes of a chunk's values.
+const CHUNK_BYTES: usize = 32 << 10;
 
 /// Rows of a portion: lines of values are half of a record, and should stay in a second cache of 2 MB.
 pub(super) const PORTION: Portion = Portion { bytes: 2 << 20, step: ROW_TILES * ROWS, most: 384 };
@@ -75,35 +78,36 @@ pub(super) const PORTION: Portion = Portion { bytes: 2 << 20, step: ROW_TILES * 
 const CALL_ROWS: Slot = Slot(Slot::FREE);
 /// Rows of a tile in this call.
 const ROWS_OF_TILE: Slot = Slot(Slot::FREE + 1);
+/// Where the row tile's sums are, while weights are taken apart.
+const KEPT_SUMS: Slot = Slot(Slot::FREE + 3);
 /// Row of the portion with which the next row tile would begin if it did not reach back.
 const FIRST_ROW: Slot = Slot(Slot::FREE + 2);
 
-/// Scratch memory: slots, what `ldtilecfg` reads, values of a chunk, sums of the portion by row tile,
-/// group and row.
+/// Scratch memory: slots, what `ldtilecfg` reads, what scales are multiplied by, values of a chunk, sums
+/// of the portion by row tile, group and row.
 const CONFIGURATION_AT: usize = Slot::BYTES;
-const VALUES_AT: usize = CONFIGURATION_AT + 64;
-const SUMS_AT: usize = VALUES_AT + CHUNK * GROUPS * TILE_BYTES;
-const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + ROWS - 1) * GROUPS * LINE_BYTES;
+const FACTORS_AT: usize = CONFIGURATION_AT + 64;
+const VALUES_AT: usize = FACTORS_AT + 64;
+const SUMS_AT: usize = VALUES_AT + CHUNK_BYTES;
+const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + ROWS - 1) * VALUES.len() * LINE_BYTES;
 
 /// Bytes of a row of a tile of sums or weights.
 const LINE: AsmRegister64 = r12;
 /// Bytes from one row of activations to the next.
 const ROW_BYTES: AsmRegister64 = rbx;
-/// Activations of the second row tile; those of the first are at [`INPUT`].
-const SECOND_INPUT: AsmRegister64 = WEIGHTS;
-/// Constants, while weights are taken apart.
-const CONSTANTS: AsmRegister64 = rax;
+/// Activations of two row tiles. Sums are loaded before and stored after these are used.
+const INPUTS: [AsmRegister64; ROW_TILES] = [INPUT, SUMS];
 
 const ACTIVATIONS: [AsmRegisterTmm; ROW_TILES] = [tmm4, tmm5];
-const VALUES: [AsmRegisterTmm; GROUPS] = [tmm6, tmm7];
-const TILES: [AsmRegisterTmm; ROW_TILES * GROUPS] = [tmm0, tmm1, tmm2, tmm3];
+const VALUES: [AsmRegisterTmm; 2] = [tmm6, tmm7];
+const TILES: [AsmRegisterTmm; 4] = [tmm0, tmm1, tmm2, tmm3];
 
 /// Where the nibbles of a unit, and of a unit turned by sixteen bits, become floats as they lie.
 const PLACES: [usize; 4] = [4, 8, 12, 16];
 /// Elements of a unit of codes.
 const UNIT: usize = 8;
 
-/// Registers of what takes codes apart: see [`Constants`].
+/// Registers of what takes codes apart.
 const SCALE: AsmRegisterZmm = zmm12;
 const FACTORS: [AsmRegisterZmm; 4] = [zmm13, zmm14, zmm15, zmm16];
 const ADDENDS: [AsmRegisterZmm; 4] = [zmm17, zmm18, zmm19, zmm20];
@@ -113,11 +117,11 @@ const UPPER_HALVES: AsmRegisterZmm = zmm26;
 /// Codes as they lie and turned, of two units in turn.
 const UNITS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
 
-/// Constants at these offsets: the order of upper halves, then words.
-const NIBBLES_AT: usize = 64;
+/// Constants: the order of upper halves, what scales are multiplied by for factors and for addends, then
+/// the masks and 1, four bytes each.
+const SCALED_AT: usize = 64;
+const NIBBLES_AT: usize = SCALED_AT + 32;
 const ONE_AT: usize = NIBBLES_AT + 16;
-const FACTORS_AT: usize = ONE_AT + 4;
-const ADDENDS_AT: usize = FACTORS_AT + 16;
 
 /// Whether a product is computed so on AMX.
 pub(super) fn serves(spec: &MatmulSpec) -> bool {
@@ -140,10 +144,10 @@ impl<'a> Values<'a> {
         Self { spec, wide, configuration, constants }
     }
 
-    fn chunks(&self) -> Chunks<'_> {
+    fn chunks(&self, shape: TileShape) -> Chunks<'_> {
         Chunks {
             spec: self.spec,
-            blocks: CHUNK,
+            blocks: CHUNK_BYTES / (shape.groups * TILE_BYTES),
             record_bytes: self.spec.record_bytes(),
             sums_at: SUMS_AT,
             rows_beyond: ROWS - 1,
@@ -172,9 +176,9 @@ impl<'a> Values<'a> {
         let packed = group * layout.group_bytes();
         code.vcvtph2ps(SCALE, ymmword_ptr(WEIGHTS + packed))?;
         for place in 0..PLACES.len() {
-            let at = |constants: usize| dword_bcst(CONSTANTS + (constants + 4 * place));
-            code.vmulps(FACTORS[place], SCALE, at(FACTORS_AT))?;
-            code.vmulps(ADDENDS[place], SCALE, at(ADDENDS_AT))?;
+            let at = |index: usize| dword_bcst(SCRATCH + (FACTORS_AT + 4 * index));
+            code.vmulps(FACTORS[place], SCALE, at(place))?;
+            code.vmulps(ADDENDS[place], SCALE, at(PLACES.len() + place))?;
         }
         for unit in 0..BLOCK / UNIT {
             let [codes, turned] = UNITS[unit % 2];
@@ -208,53 +212,40 @@ impl<'a> Values<'a> {
         code.cmovg(r10, r11)
     }
 
-    /// The chunk for so many row tiles, and their outputs after the last one.
-    fn row_tiles(
+    /// The chunk for so many row tiles, and their outputs after the last one. The first rows take the
+    /// weights apart.
+    fn rows(
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
         tiles: usize,
+        is_first: bool,
     ) -> Result<(), IcedError> {
-        let record = self.spec.record_bytes() as i32;
-        let inputs = [INPUT, SECOND_INPUT];
-        let sums = |tile: usize, group: usize| (TILES[tile * GROUPS + group], tile, group);
-        let each =
-            || (0..tiles).flat_map(|tile| (0..shape.groups).map(move |group| sums(tile, group)));
-        let place = |tile: usize, group: usize| {
-            ptr(SUMS + LINE + (tile * shape.groups + group) * TILE_BYTES)
-        };
-        for (tile, input) in inputs.into_iter().enumerate().take(tiles) {
+        let sums = || (0..tiles * shape.groups).map(|index| (TILES[index], index * TILE_BYTES));
+        for (sum, at) in sums() {
+            code.tileloadd(sum, ptr(SUMS + LINE + at))?;
+        }
+        code.mov(KEPT_SUMS.place(), SUMS)?;
+        for (tile, input) in INPUTS.into_iter().enumerate().take(tiles) {
             self.begin(code, tile)?;
             code.imul_3(input, r10, self.spec.input_row_bytes() as i32)?;
             code.add(input, TILE_ROWS.place())?;
         }
-        for (sum, tile, group) in each() {
-            code.tileloadd(sum, place(tile, group))?;
-        }
-        // All of the next chunk beside the first row tiles.
-        let asked = self.spec.layout.block_bytes().div_ceil(LINE_BYTES);
-        let mut again = code.create_label();
         code.lea(CODES, ptr(SCRATCH + VALUES_AT))?;
         code.mov(COUNT, CHUNK_BLOCKS.place())?;
-        code.set_label(&mut again)?;
-        for (tile, input) in inputs.into_iter().enumerate().take(tiles) {
-            code.tileloadd(ACTIVATIONS[tile], ptr(input + ROW_BYTES + values_at(BLOCK)))?;
-            for (group, values) in VALUES.into_iter().enumerate().take(shape.groups) {
-                if tile == 0 {
-                    code.tileloadd(values, ptr(CODES + LINE + group * TILE_BYTES))?;
-                }
-                code.tdpbf16ps(sums(tile, group).0, ACTIVATIONS[tile], values)?;
-            }
+        if is_first {
+            self.blocks_taken_apart(code, shape, tiles)?;
+        } else {
+            let mut again = code.create_label();
+            code.set_label(&mut again)?;
+            self.multiply(code, shape, tiles, 0)?;
+            code.add(CODES, (shape.groups * TILE_BYTES) as i32)?;
+            code.dec(COUNT)?;
+            code.jnz(again)?;
         }
-        self.chunks().ask(code, shape, asked)?;
-        for input in inputs.into_iter().take(tiles) {
-            code.add(input, record)?;
-        }
-        code.add(CODES, (shape.groups * TILE_BYTES) as i32)?;
-        code.dec(COUNT)?;
-        code.jnz(again)?;
-        for (sum, tile, group) in each() {
-            code.tilestored(place(tile, group), sum)?;
+        code.mov(SUMS, KEPT_SUMS.place())?;
+        for (sum, at) in sums() {
+            code.tilestored(ptr(SUMS + LINE + at), sum)?;
         }
         let mut is_not_last = code.create_label();
         code.cmp(BLOCKS_LEFT.place(), 0)?;
@@ -268,6 +259,58 @@ impl<'a> Values<'a> {
         code.add(SUMS, (tiles * shape.groups * TILE_BYTES) as i32)?;
         code.add(FIRST_ROW.place(), (tiles * ROWS) as i32)?;
         code.sub(ROWS_LEFT.place(), (tiles * ROWS) as i32)
+    }
+
+    /// Takes all blocks of the chunk apart and multiplies them, one block behind.
+    fn blocks_taken_apart(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        tiles: usize,
+    ) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        let block_bytes = shape.groups * TILE_BYTES;
+        let mut again = code.create_label();
+        let mut is_first = code.create_label();
+        code.mov(WEIGHTS, CHUNK_WEIGHTS.place())?;
+        code.set_label(&mut again)?;
+        for group in 0..shape.groups {
+            self.take_apart(code, group)?;
+        }
+        code.cmp(COUNT, CHUNK_BLOCKS.place())?;
+        code.je(is_first)?;
+        self.multiply(code, shape, tiles, block_bytes)?;
+        code.set_label(&mut is_first)?;
+        self.chunks(shape).ask(code, shape, layout.block_bytes().div_ceil(LINE_BYTES))?;
+        code.add(WEIGHTS, layout.block_bytes() as i32)?;
+        code.add(CODES, block_bytes as i32)?;
+        code.dec(COUNT)?;
+        code.jnz(again)?;
+        self.multiply(code, shape, tiles, block_bytes)
+    }
+
+    /// Products of the block whose values end so many bytes behind [`CODES`]; goes on to the next block
+    /// of activations.
+    fn multiply(
+        &self,
+        code: &mut CodeAssembler,
+        shape: TileShape,
+        tiles: usize,
+        behind: usize,
+    ) -> Result<(), IcedError> {
+        for (tile, input) in INPUTS.into_iter().enumerate().take(tiles) {
+            code.tileloadd(ACTIVATIONS[tile], ptr(input + ROW_BYTES + values_at(BLOCK)))?;
+            for group in 0..shape.groups {
+                let values = VALUES[group % VALUES.len()];
+                if tile == 0 {
+                    let from = (group * TILE_BYTES) as i32 - behind as i32;
+                    code.tileloadd(values, ptr(CODES + LINE + from))?;
+                }
+                code.tdpbf16ps(TILES[tile * shape.groups + group], ACTIVATIONS[tile], values)?;
+            }
+            code.add(input, self.spec.record_bytes() as i32)?;
+        }
+        Ok(())
     }
 
     /// Outputs of a row tile but those of rows that others have computed.
@@ -288,7 +331,7 @@ impl<'a> Values<'a> {
         code.sub(COUNT, r11)?;
         code.imul_3(r11, r11, LINE_BYTES as i32)?;
         code.lea(INPUT, ptr(SUMS + r11 + tile * shape.groups * TILE_BYTES))?;
-        self.chunks().load_outputs(code)?;
+        self.chunks(shape).load_outputs(code)?;
         code.set_label(&mut again)?;
         for (group, sum) in ZMM.into_iter().enumerate().take(shape.groups) {
             code.vmovups(sum, zmmword_ptr(INPUT + group * TILE_BYTES))?;
@@ -299,7 +342,7 @@ impl<'a> Values<'a> {
         code.add(TILE_RESIDUAL, row_bytes)?;
         code.dec(COUNT)?;
         code.jnz(again)?;
-        self.chunks().keep_outputs(code)
+        self.chunks(shape).keep_outputs(code)
     }
 }
 
@@ -310,7 +353,8 @@ impl Version for Values<'_> {
     fn plans(&self) -> Vec<Plan> {
         let mut plans = self.wide.plans();
         plans.retain(|plan| plan.from_rows < SMALL);
-        plans.insert(0, Plan { from_rows: SMALL, rows: &[], groups: &[GROUPS, 1] });
+        let panel = |from_rows, groups| Plan { from_rows, rows: &[], groups };
+        plans.splice(0..0, [panel(ROWS + 1, GROUPS[1]), panel(SMALL, GROUPS[0])]);
         plans
     }
 
@@ -338,6 +382,9 @@ impl Version for Values<'_> {
             code.mov(byte_ptr(SCRATCH + (CONFIGURATION_AT + 48 + tile)), r11b)?;
         }
         code.ldtilecfg(zmmword_ptr(SCRATCH + CONFIGURATION_AT))?;
+        code.lea(r11, ptr(*self.constants.borrow()))?;
+        code.vmovups(ymm0, ymmword_ptr(r11 + SCALED_AT))?;
+        code.vmovups(ymmword_ptr(SCRATCH + FACTORS_AT), ymm0)?;
         code.set_label(&mut few)?;
         code.zero_bytes()
     }
@@ -347,8 +394,14 @@ impl Version for Values<'_> {
     }
 
     fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
+        code.lea(r11, ptr(*self.constants.borrow()))?;
+        code.vmovdqu32(UPPER_HALVES, zmmword_ptr(r11))?;
+        for (index, mask) in NIBBLES.into_iter().enumerate() {
+            code.vpbroadcastd(mask, dword_ptr(r11 + (NIBBLES_AT + 4 * index)))?;
+        }
+        code.vpbroadcastd(ONE, dword_ptr(r11 + ONE_AT))?;
         self.load_strides(code)?;
-        self.chunks().panel(code, shape, self)
+        self.chunks(shape).panel(code, shape, self)
     }
 
     fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -370,10 +423,10 @@ impl Version for Values<'_> {
             code.dw(&[2 * lane + 1, 2 * lane + 1 + 2 * GROUP as u16])?;
         }
         let steps = PLACES.map(|place| (1u32 << (23 - place)) as f32);
-        let words = PLACES.map(|place| 0xf << place).into_iter().chain([1f32.to_bits()]);
         let factors = steps.iter().map(|step| step.to_bits());
         let addends = steps.iter().map(|step| (-(step + 8.0)).to_bits());
-        for word in words.chain(factors).chain(addends) {
+        let words = PLACES.into_iter().map(|place| 0xf << place).chain([1f32.to_bits()]);
+        for word in factors.chain(addends).chain(words) {
             code.dd(&[word])?;
         }
         Ok(())
@@ -381,41 +434,39 @@ impl Version for Values<'_> {
 }
 
 impl ChunkTiles for Values<'_> {
-    fn keep_codes(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        code.lea(CONSTANTS, ptr(*self.constants.borrow()))?;
-        code.vmovdqu32(UPPER_HALVES, zmmword_ptr(CONSTANTS))?;
-        for (index, mask) in NIBBLES.into_iter().enumerate() {
-            code.vpbroadcastd(mask, dword_ptr(CONSTANTS + (NIBBLES_AT + 4 * index)))?;
-        }
-        code.vpbroadcastd(ONE, dword_ptr(CONSTANTS + ONE_AT))?;
-        let mut again = code.create_label();
-        code.lea(CODES, ptr(SCRATCH + VALUES_AT))?;
-        code.set_label(&mut again)?;
-        for group in 0..shape.groups {
-            self.take_apart(code, group)?;
-        }
-        code.add(WEIGHTS, self.spec.layout.block_bytes() as i32)?;
-        code.add(CODES, (shape.groups * TILE_BYTES) as i32)?;
-        code.dec(COUNT)?;
-        code.jnz(again)
+    /// The first rows take the chunk apart.
+    fn keep_codes(&self, code: &mut CodeAssembler, _: TileShape) -> Result<(), IcedError> {
+        code.imul_3(COUNT, COUNT, self.spec.layout.block_bytes() as i32)?;
+        code.add(WEIGHTS, COUNT)
     }
 
     fn row_tiles(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        let mut done = code.create_label();
-        let mut last = code.create_label();
-        let mut again = code.create_label();
         code.mov(FIRST_ROW.place(), 0)?;
-        code.set_label(&mut again)?;
-        code.cmp(ROWS_LEFT.place(), ROWS as i32)?;
-        code.jle(last)?;
-        self.row_tiles(code, shape, ROW_TILES)?;
-        code.jmp(again)?;
-        code.set_label(&mut last)?;
-        code.cmp(ROWS_LEFT.place(), 0)?;
-        code.jle(done)?;
-        self.row_tiles(code, shape, 1)?;
-        code.set_label(&mut done)?;
-        code.zero_bytes()
+        if GROUPS[1].contains(&shape.groups) {
+            let mut last = code.create_label();
+            let mut again = code.create_label();
+            let mut done = code.create_label();
+            let mut few = code.create_label();
+            code.cmp(r9, ROWS as i32)?;
+            code.jle(few)?;
+            self.rows(code, shape, ROW_TILES, true)?;
+            code.set_label(&mut again)?;
+            code.cmp(ROWS_LEFT.place(), ROWS as i32)?;
+            code.jle(last)?;
+            self.rows(code, shape, ROW_TILES, false)?;
+            code.jmp(again)?;
+            code.set_label(&mut last)?;
+            code.cmp(ROWS_LEFT.place(), 0)?;
+            code.jle(done)?;
+            self.rows(code, shape, 1, false)?;
+            code.jmp(done)?;
+            code.set_label(&mut few)?;
+            self.rows(code, shape, 1, true)?;
+            code.set_label(&mut done)?;
+            code.zero_bytes()
+        } else {
+            self.rows(code, shape, 1, true)
+        }
     }
 }
 
