@@ -83,10 +83,11 @@ pub const BY_ROW: Arithmetic = Arithmetic {
 };
 
 /// Elements of a block of int8 activations: the largest part of a weight's block of at most 64
-/// elements, in sixteens.
+/// elements, in sixteens, or of at most 32 where scales are powers of two.
 pub fn block(weight: &TensorType) -> Option<usize> {
     let Element::Quant(format) = weight.element else { return None };
-    (1..=4).rev().map(|n| 16 * n).find(|part| (format.block as usize).is_multiple_of(*part))
+    let most = if format.short { 2 } else { 4 };
+    (1..=most).rev().map(|n| 16 * n).find(|part| (format.block as usize).is_multiple_of(*part))
 }
 
 /// Rounds a row that enters a product with this weight: the default arithmetic of its format.

@@ -275,7 +275,7 @@ impl Wanted {
             _ => ZeroPoints::Fixed(1 << (bits - 1)),
         };
         // Where products have kernels that such scales serve.
-        let short = (bits, block, scale, zero) == (4, 32, DType::F16, ZeroPoints::Fixed(8));
+        let short = (bits, scale, zero) == (4, DType::F16, ZeroPoints::Fixed(8));
         Element::Quant(QuantFormat { bits, block, scale, short, zero })
     }
 }
@@ -355,7 +355,7 @@ mod tests {
         let element = |group| choice.decide(choice.of(group), Element::Plain(DType::F32), 500);
         let int = |bits, block, zero| {
             let zero = ZeroPoints::Fixed(zero);
-            let (scale, short) = (DType::F16, bits == 4 && block == 32);
+            let (scale, short) = (DType::F16, bits == 4);
             Decision::Round(Element::Quant(QuantFormat { bits, block, scale, short, zero }))
         };
         assert_eq!(element(Group::Layers), int(4, 32, 8));

@@ -14,12 +14,13 @@ use weir_ir::{Element, QuantFormat, ZeroPoints};
 pub fn format_name(element: Element) -> String {
     match element {
         Element::Plain(dtype) => dtype.to_string(),
-        Element::Quant(QuantFormat { bits, block, scale, zero, .. }) => {
+        Element::Quant(QuantFormat { bits, block, scale, short, zero }) => {
             let zero = match zero {
                 ZeroPoints::Fixed(_) => "",
                 ZeroPoints::Codes | ZeroPoints::Float => " and zero points",
             };
-            format!("int{bits} in blocks of {block}, {scale} scales{zero}")
+            let short = if short { "short " } else { "" };
+            format!("int{bits} in blocks of {block}, {short}{scale} scales{zero}")
         }
     }
 }

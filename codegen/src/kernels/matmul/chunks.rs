@@ -28,7 +28,7 @@ const AHEAD: AsmRegister64 = rdi;
 pub(super) struct Slot(pub(super) usize);
 
 impl Slot {
-    const COUNT: usize = 16;
+    const COUNT: usize = 24;
     /// Bytes of all of them, at the beginning of scratch memory.
     pub(super) const BYTES: usize = Slot::COUNT * 8;
     /// The first that the panel leaves to its tiles.

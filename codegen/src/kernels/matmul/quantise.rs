@@ -162,14 +162,16 @@ impl Activation {
         let input_stride = spec.input_stride;
         match (spec.compute.scaling(), spec.layout.format.blocks()) {
             (Some(scaling), Some(blocks)) => {
-                // The largest part of a weight block up to 64 elements: few enough for exact sums
-                // of 16 bits after one widening, many enough to spread the cost of the scale.
-                let block = (1..=4).rev().map(|n| 16 * n).find(|part| blocks.block % part == 0);
-                let block = block.unwrap_or(16);
                 let scaling = match (scaling, blocks.scale) {
                     (Scaling::Block, ScaleType::Short) => Scaling::Power,
                     _ => scaling,
                 };
+                // The largest part of a weight block up to 64 elements: few enough for exact sums
+                // of 16 bits after one widening, many enough to spread the cost of the scale. Of
+                // 32, what a tile of bf16 sums exactly, where there may be such tiles.
+                let most = if scaling == Scaling::Power { 2 } else { 4 };
+                let block = (1..=most).rev().map(|n| 16 * n).find(|part| blocks.block % part == 0);
+                let block = block.unwrap_or(16);
                 let blocks = spec.layout.block_count() * (blocks.block / block);
                 let in_bf16 = spec.in_bf16;
                 Some(Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 })

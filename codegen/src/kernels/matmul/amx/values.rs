@@ -48,7 +48,8 @@ use iced_x86::code_asm::*;
 
 use super::SMALL;
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, Plan, Portion, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
+    COUNT, INPUT, Plan, Portion, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
+    Version, WEIGHTS,
 };
 use crate::kernels::matmul::avx512::{Avx512, ManyRows, ZMM};
 use crate::kernels::matmul::chunks::{
@@ -80,6 +81,11 @@ const CALL_ROWS: Slot = Slot(Slot::FREE);
 const ROWS_OF_TILE: Slot = Slot(Slot::FREE + 1);
 /// Where the row tile's sums are, while weights are taken apart.
 const KEPT_SUMS: Slot = Slot(Slot::FREE + 3);
+/// Blocks of 32 in the chunk, and those of the current weight block that are left.
+const CHUNK_PARTS: Slot = Slot(Slot::FREE + 4);
+const PARTS_LEFT: Slot = Slot(Slot::FREE + 5);
+/// What stands in [`SCALES`] outside of a chunk's first rows.
+const KEPT_SCALES: Slot = Slot(Slot::FREE + 6);
 /// Row of the portion with which the next row tile would begin if it did not reach back.
 const FIRST_ROW: Slot = Slot(Slot::FREE + 2);
 
@@ -95,6 +101,8 @@ const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + ROWS - 1) * VALUES.len() 
 const LINE: AsmRegister64 = r12;
 /// Bytes from one row of activations to the next.
 const ROW_BYTES: AsmRegister64 = rbx;
+/// Scales of the weight block whose codes are at [`WEIGHTS`].
+const SCALES: AsmRegister64 = TILE_WEIGHTS;
 /// Activations of two row tiles. Sums are loaded before and stored after these are used.
 const INPUTS: [AsmRegister64; ROW_TILES] = [INPUT, SUMS];
 
@@ -125,8 +133,12 @@ const ONE_AT: usize = NIBBLES_AT + 16;
 
 /// Whether a product is computed so on AMX.
 pub(super) fn serves(spec: &MatmulSpec) -> bool {
-    let blocks = Blocks { block: BLOCK, scale: ScaleType::Short, zero: ZeroPoint::Implied };
-    spec.compute == Compute::Int8 && spec.layout.format == WeightFormat::Int4(blocks)
+    match spec.layout.format {
+        WeightFormat::Int4(Blocks { block, scale: ScaleType::Short, zero: ZeroPoint::Implied }) => {
+            spec.compute == Compute::Int8 && block.is_multiple_of(BLOCK)
+        }
+        _ => false,
+    }
 }
 
 pub(super) struct Values<'a> {
@@ -147,8 +159,8 @@ impl<'a> Values<'a> {
     fn chunks(&self, shape: TileShape) -> Chunks<'_> {
         Chunks {
             spec: self.spec,
-            blocks: CHUNK_BYTES / (shape.groups * TILE_BYTES),
-            record_bytes: self.spec.record_bytes(),
+            blocks: CHUNK_BYTES / (shape.groups * TILE_BYTES * self.parts()),
+            record_bytes: self.parts() * self.spec.record_bytes(),
             sums_at: SUMS_AT,
             rows_beyond: ROWS - 1,
         }
@@ -165,6 +177,11 @@ impl<'a> Values<'a> {
         bytes
     }
 
+    /// Blocks of 32 in a weight block.
+    fn parts(&self) -> usize {
+        self.spec.layout.format.blocks().map_or(1, |blocks| blocks.block / BLOCK)
+    }
+
     fn load_strides(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.mov(ROW_BYTES, self.spec.input_row_bytes() as i64)?;
         code.mov(LINE, LINE_BYTES as i64)
@@ -174,7 +191,7 @@ impl<'a> Values<'a> {
     fn take_apart(&self, code: &mut CodeAssembler, group: usize) -> Result<(), IcedError> {
         let layout = self.spec.layout;
         let packed = group * layout.group_bytes();
-        code.vcvtph2ps(SCALE, ymmword_ptr(WEIGHTS + packed))?;
+        code.vcvtph2ps(SCALE, ymmword_ptr(SCALES + packed))?;
         for place in 0..PLACES.len() {
             let at = |index: usize| dword_bcst(SCRATCH + (FACTORS_AT + 4 * index));
             code.vmulps(FACTORS[place], SCALE, at(place))?;
@@ -182,7 +199,7 @@ impl<'a> Values<'a> {
         }
         for unit in 0..BLOCK / UNIT {
             let [codes, turned] = UNITS[unit % 2];
-            let from = packed + layout.codes_offset() + unit * LINE_BYTES;
+            let from = packed + unit * LINE_BYTES;
             code.vmovdqu32(codes, zmmword_ptr(WEIGHTS + from))?;
             code.vprold(turned, codes, 16)?;
             for place in 0..PLACES.len() {
@@ -232,7 +249,7 @@ impl<'a> Values<'a> {
             code.add(input, TILE_ROWS.place())?;
         }
         code.lea(CODES, ptr(SCRATCH + VALUES_AT))?;
-        code.mov(COUNT, CHUNK_BLOCKS.place())?;
+        code.imul_3(COUNT, CHUNK_BLOCKS.place(), self.parts() as i32)?;
         if is_first {
             self.blocks_taken_apart(code, shape, tiles)?;
         } else {
@@ -268,25 +285,42 @@ impl<'a> Values<'a> {
         shape: TileShape,
         tiles: usize,
     ) -> Result<(), IcedError> {
-        let layout = self.spec.layout;
-        let block_bytes = shape.groups * TILE_BYTES;
+        let (layout, parts) = (self.spec.layout, self.parts());
+        let tile_bytes = shape.groups * TILE_BYTES;
+        let code_bytes = BLOCK / UNIT * LINE_BYTES;
+        // All of the next chunk.
+        let asked = layout.block_bytes().div_ceil(LINE_BYTES * parts);
         let mut again = code.create_label();
         let mut is_first = code.create_label();
-        code.mov(WEIGHTS, CHUNK_WEIGHTS.place())?;
+        let mut same_scales = code.create_label();
+        code.mov(KEPT_SCALES.place(), SCALES)?;
+        code.mov(CHUNK_PARTS.place(), COUNT)?;
+        code.mov(PARTS_LEFT.place(), parts as i32)?;
+        code.mov(SCALES, CHUNK_WEIGHTS.place())?;
+        code.lea(WEIGHTS, ptr(SCALES + layout.codes_offset()))?;
         code.set_label(&mut again)?;
         for group in 0..shape.groups {
             self.take_apart(code, group)?;
         }
-        code.cmp(COUNT, CHUNK_BLOCKS.place())?;
+        code.cmp(COUNT, CHUNK_PARTS.place())?;
         code.je(is_first)?;
-        self.multiply(code, shape, tiles, block_bytes)?;
+        self.multiply(code, shape, tiles, tile_bytes)?;
         code.set_label(&mut is_first)?;
-        self.chunks(shape).ask(code, shape, layout.block_bytes().div_ceil(LINE_BYTES))?;
-        code.add(WEIGHTS, layout.block_bytes() as i32)?;
-        code.add(CODES, block_bytes as i32)?;
+        self.chunks(shape).ask(code, shape, asked)?;
+        code.add(CODES, tile_bytes as i32)?;
+        code.add(WEIGHTS, code_bytes as i32)?;
+        if parts > 1 {
+            code.dec(PARTS_LEFT.place())?;
+            code.jnz(same_scales)?;
+            code.mov(PARTS_LEFT.place(), parts as i32)?;
+        }
+        code.add(SCALES, layout.block_bytes() as i32)?;
+        code.add(WEIGHTS, layout.codes_offset() as i32)?;
+        code.set_label(&mut same_scales)?;
         code.dec(COUNT)?;
         code.jnz(again)?;
-        self.multiply(code, shape, tiles, block_bytes)
+        self.multiply(code, shape, tiles, tile_bytes)?;
+        code.mov(SCALES, KEPT_SCALES.place())
     }
 
     /// Products of the block whose values end so many bytes behind [`CODES`]; goes on to the next block

@@ -65,7 +65,10 @@ fn format(random: &mut Random, kind: &str, reduction: usize) -> WeightFormat {
     let zero = [ZeroPoint::Implied, ZeroPoint::Code, ZeroPoint::Float][random.below(3)];
     let blocks = match random.below(3) {
         // Exact in bf16.
-        0 if kind == "int4" => blocks(32, ScaleType::Short, ZeroPoint::Implied),
+        0 if kind == "int4" => {
+            let block = [32, 32, 64, 96, 128, 256][random.below(6)];
+            blocks(block, ScaleType::Short, ZeroPoint::Implied)
+        }
         _ => blocks(block, scale, zero),
     };
     match kind {

@@ -39,8 +39,10 @@ fn every_number_of_rows_is_bit_equal() {
 /// rows than a tile has, tiles that reach back, a chunk's blocks and one more.
 #[test]
 fn exact_values_are_bit_equal() {
-    let format = WeightFormat::Int4(blocks(32, ScaleType::Short, ZeroPoint::Implied));
-    for (channels, reduction) in [(37, 70), (16, 544), (80, 512)] {
+    for (block, channels, reduction) in
+        [(32, 37, 70), (32, 16, 544), (32, 80, 512), (64, 70, 300), (128, 64, 257), (256, 90, 1040)]
+    {
+        let format = WeightFormat::Int4(blocks(block, ScaleType::Short, ZeroPoint::Implied));
         let spec = int8_product(format, channels, reduction).at(IsaLevel::Amx);
         assert!(spec.in_bf16);
         check_tiles(spec, if reduction < 100 { 1..=50 } else { 14..=18 });
