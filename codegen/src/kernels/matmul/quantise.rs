@@ -101,7 +101,7 @@ pub(in crate::kernels) const fn values_at(block: usize) -> usize {
 }
 
 /// Which elements of each eight the values in bf16 are: the order in which nibbles of int4 are taken
-/// apart (`matmul/amx/values.rs`).
+/// apart (`matmul/amx/values/apart.rs`).
 pub(in crate::kernels) const VALUE_ORDER: [usize; 8] = [4, 6, 1, 3, 5, 7, 2, 0];
 
 /// Elements of an item of `Bf16`.

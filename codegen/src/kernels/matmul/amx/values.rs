@@ -17,14 +17,6 @@
 //! and all sums are multiples of their least u; nor is anything beyond the range, for activations end at
 //! 2¹⁰⁰ (`quantise`), weights at 2¹⁹. A block whose scale is not a number makes its row's sums none.
 //!
-//! # Order
-//!
-//! Within a block the order of k is free. A unit of eight nibbles and the same turned by sixteen bits
-//! have four pairs of codes at equal places, which a mask and an "or" turn into floats 1 + code · 2⁻ⁿ;
-//! one fused step, exact as well, makes them the values, whose upper halves are a pair of a tile's row.
-//! Activations have the same order in their records
-//! ([`VALUE_ORDER`](crate::kernels::matmul::VALUE_ORDER)).
-//!
 //! # Walk
 //!
 //! A chunk of the weights is taken apart once for all rows of a portion and lies in the first cache.
@@ -40,6 +32,8 @@
 //! | 0 to 3 | 16 | sums, by row tile and group |
 //! | 4, 5 | 16 | activations of two row tiles |
 //! | 6, 7 | 16 | weights of two groups in turn |
+
+mod apart;
 
 use std::cell::RefCell;
 
@@ -110,27 +104,6 @@ const ACTIVATIONS: [AsmRegisterTmm; ROW_TILES] = [tmm4, tmm5];
 const VALUES: [AsmRegisterTmm; 2] = [tmm6, tmm7];
 const TILES: [AsmRegisterTmm; 4] = [tmm0, tmm1, tmm2, tmm3];
 
-/// Where the nibbles of a unit, and of a unit turned by sixteen bits, become floats as they lie.
-const PLACES: [usize; 4] = [4, 8, 12, 16];
-/// Elements of a unit of codes.
-const UNIT: usize = 8;
-
-/// Registers of what takes codes apart.
-const SCALE: AsmRegisterZmm = zmm12;
-const FACTORS: [AsmRegisterZmm; 4] = [zmm13, zmm14, zmm15, zmm16];
-const ADDENDS: [AsmRegisterZmm; 4] = [zmm17, zmm18, zmm19, zmm20];
-const NIBBLES: [AsmRegisterZmm; 4] = [zmm21, zmm22, zmm23, zmm24];
-const ONE: AsmRegisterZmm = zmm25;
-const UPPER_HALVES: AsmRegisterZmm = zmm26;
-/// Codes as they lie and turned, of two units in turn.
-const UNITS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
-
-/// Constants: the order of upper halves, what scales are multiplied by for factors and for addends, then
-/// the masks and 1, four bytes each.
-const SCALED_AT: usize = 64;
-const NIBBLES_AT: usize = SCALED_AT + 32;
-const ONE_AT: usize = NIBBLES_AT + 16;
-
 /// Whether a product is computed so on AMX.
 pub(super) fn serves(spec: &MatmulSpec) -> bool {
     match spec.layout.format {
@@ -185,38 +158,6 @@ impl<'a> Values<'a> {
     fn load_strides(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.mov(ROW_BYTES, self.spec.input_row_bytes() as i64)?;
         code.mov(LINE, LINE_BYTES as i64)
-    }
-
-    /// One block of a group: sixteen rows of pairs at [`CODES`].
-    fn take_apart(&self, code: &mut CodeAssembler, group: usize) -> Result<(), IcedError> {
-        let layout = self.spec.layout;
-        let packed = group * layout.group_bytes();
-        code.vcvtph2ps(SCALE, ymmword_ptr(SCALES + packed))?;
-        for place in 0..PLACES.len() {
-            let at = |index: usize| dword_bcst(SCRATCH + (FACTORS_AT + 4 * index));
-            code.vmulps(FACTORS[place], SCALE, at(place))?;
-            code.vmulps(ADDENDS[place], SCALE, at(PLACES.len() + place))?;
-        }
-        for unit in 0..BLOCK / UNIT {
-            let [codes, turned] = UNITS[unit % 2];
-            let from = packed + unit * LINE_BYTES;
-            code.vmovdqu32(codes, zmmword_ptr(WEIGHTS + from))?;
-            code.vprold(turned, codes, 16)?;
-            for place in 0..PLACES.len() {
-                let pair = [ZMM[2 * place], ZMM[2 * place + 1]];
-                for (value, codes) in pair.into_iter().zip([codes, turned]) {
-                    code.vmovdqa32(value, codes)?;
-                    code.vpternlogd(value, NIBBLES[place], ONE, AND_THEN_OR)?;
-                    code.vfmadd213ps(value, FACTORS[place], ADDENDS[place])?;
-                }
-                let [value, of_turned] = pair;
-                code.vpermt2w(value, UPPER_HALVES, of_turned)?;
-                let row = unit * PLACES.len() + place;
-                let to = group * TILE_BYTES + row * LINE_BYTES;
-                code.vmovdqu32(zmmword_ptr(CODES + to), value)?;
-            }
-        }
-        Ok(())
     }
 
     /// The row of the portion with which a row tile begins, in r10. Spoils r11.
@@ -287,7 +228,8 @@ impl<'a> Values<'a> {
     ) -> Result<(), IcedError> {
         let (layout, parts) = (self.spec.layout, self.parts());
         let tile_bytes = shape.groups * TILE_BYTES;
-        let code_bytes = BLOCK / UNIT * LINE_BYTES;
+        // Two codes a byte.
+        let code_bytes = BLOCK * GROUP / 2;
         // All of the next chunk.
         let asked = layout.block_bytes().div_ceil(LINE_BYTES * parts);
         let mut again = code.create_label();
@@ -380,9 +322,6 @@ impl<'a> Values<'a> {
     }
 }
 
-/// (a & b) | c, as `vpternlogd` has it.
-const AND_THEN_OR: i32 = 0xea;
-
 impl Version for Values<'_> {
     fn plans(&self) -> Vec<Plan> {
         let mut plans = self.wide.plans();
@@ -416,9 +355,7 @@ impl Version for Values<'_> {
             code.mov(byte_ptr(SCRATCH + (CONFIGURATION_AT + 48 + tile)), r11b)?;
         }
         code.ldtilecfg(zmmword_ptr(SCRATCH + CONFIGURATION_AT))?;
-        code.lea(r11, ptr(*self.constants.borrow()))?;
-        code.vmovups(ymm0, ymmword_ptr(r11 + SCALED_AT))?;
-        code.vmovups(ymmword_ptr(SCRATCH + FACTORS_AT), ymm0)?;
+        self.keep_factors(code)?;
         code.set_label(&mut few)?;
         code.zero_bytes()
     }
@@ -428,12 +365,7 @@ impl Version for Values<'_> {
     }
 
     fn panel(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        code.lea(r11, ptr(*self.constants.borrow()))?;
-        code.vmovdqu32(UPPER_HALVES, zmmword_ptr(r11))?;
-        for (index, mask) in NIBBLES.into_iter().enumerate() {
-            code.vpbroadcastd(mask, dword_ptr(r11 + (NIBBLES_AT + 4 * index)))?;
-        }
-        code.vpbroadcastd(ONE, dword_ptr(r11 + ONE_AT))?;
+        self.load_masks(code)?;
         self.load_strides(code)?;
         self.chunks(shape).panel(code, shape, self)
     }
@@ -452,17 +384,7 @@ impl Version for Values<'_> {
         code.set_label(&mut self.configuration.borrow_mut())?;
         code.db(&Self::configuration_bytes())?;
         code.set_label(&mut self.constants.borrow_mut())?;
-        for lane in 0..GROUP as u16 {
-            // The upper halves of a lane of both operands, side by side.
-            code.dw(&[2 * lane + 1, 2 * lane + 1 + 2 * GROUP as u16])?;
-        }
-        let steps = PLACES.map(|place| (1u32 << (23 - place)) as f32);
-        let factors = steps.iter().map(|step| step.to_bits());
-        let addends = steps.iter().map(|step| (-(step + 8.0)).to_bits());
-        let words = PLACES.into_iter().map(|place| 0xf << place).chain([1f32.to_bits()]);
-        for word in factors.chain(addends).chain(words) {
-            code.dd(&[word])?;
-        }
+        apart::constants(code)?;
         Ok(())
     }
 }
