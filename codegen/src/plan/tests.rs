@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use weir_abi::IsaLevel;
 use weir_ir::graph::InputRole;
 use weir_ir::{
     Body, DType, Dim, Element, Op, QuantFormat, Symbol, TensorType, Value, ZeroPoints, ops,
@@ -95,9 +96,12 @@ fn views_slice_and_reshape_without_copies() {
 const WIDTH: usize = 64;
 const INNER: usize = 96;
 
-/// The plan of a layer's gate and up, halves of one int4 product, with the product behind them; `more`
-/// adds nodes from the halves and the result to another result.
-fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> SegmentPlan {
+/// The plan of a layer's gate and up, halves of one int4 product, with the product behind them, for a
+/// program that has tiles or not; `more` adds nodes from the halves and the result to another result.
+fn gated_plan(
+    has_tiles: bool,
+    more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value,
+) -> SegmentPlan {
     let mut body = Body::default();
     let rows =
         |width: usize| TensorType::new(DType::F32, vec![Dim::from(Symbol::Rows), Dim::from(width)]);
@@ -105,7 +109,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
         bits: 4,
         block: 32,
         scale: DType::F16,
-        short: false,
+        short: true,
         zero: ZeroPoints::Fixed(8),
     };
     let weight = |channels: usize, reduction: usize| {
@@ -145,7 +149,7 @@ fn gated_plan(more: impl FnOnce(&mut Body, [Value; 2], Value) -> Value) -> Segme
         reservoir: None,
         compute: None,
         tied: HashMap::new(),
-        has_tiles: true,
+        has_tiles,
         max_rows: 32,
         hidden_width: WIDTH,
         head: false,
@@ -160,13 +164,13 @@ fn is_gated(plan: &SegmentPlan) -> bool {
 
 #[test]
 fn gate_and_up_that_nothing_else_reads_are_part_of_their_product() {
-    let plan = gated_plan(|_, _, result| result);
+    let plan = gated_plan(false, |_, _, result| result);
     assert!(is_gated(&plan));
     assert_eq!(plan.steps.len(), 3, "rounding, the product with its gate, the product behind it");
     // Of 32 rows, 16 of both halves have room.
     assert!(plan.buffers.iter().all(|buffer| buffer.row_bytes <= INNER * 4));
 
-    let read_later = gated_plan(|body, [_, up], result| {
+    let read_later = gated_plan(false, |body, [_, up], result| {
         let length = Dim::from(WIDTH);
         let slice = ops::slice::Slice { axis: 1, start: Dim::from(0usize), step: 1, length };
         let part = body.push1(slice.into(), vec![up], None).unwrap();
@@ -174,4 +178,30 @@ fn gate_and_up_that_nothing_else_reads_are_part_of_their_product() {
         body.push1(ops::binary::Binary { op }.into(), vec![result, part], None).unwrap()
     });
     assert!(!is_gated(&read_later));
+}
+
+/// On every level a kernel reads rounded rows as the one before it writes them, within their buffers;
+/// values in bf16 are made for AMX and nowhere else.
+#[test]
+fn rounded_rows_have_the_form_that_their_readers_take() {
+    for has_tiles in [false, true] {
+        let plan = gated_plan(has_tiles, |_, _, result| result);
+        let [
+            Kernel::Rounding { spec: rounding, output: Root::Buffer(first), .. },
+            Kernel::Gated { spec: gated, output: Root::Buffer(second), .. },
+            Kernel::Matmul { spec: down, .. },
+        ] = [0, 1, 2].map(|step| &plan.steps[step].kernel)
+        else {
+            panic!("other kernels");
+        };
+        let levels = IsaLevel::ALL.into_iter().filter(|level| has_tiles || *level < IsaLevel::Amx);
+        for level in levels {
+            let (rounding, gated, down) = (rounding.at(level), gated.at(level), down.at(level));
+            assert_eq!(Some(rounding.activation), gated.product.activation());
+            assert_eq!(gated.records().row_bytes(), down.input_row_bytes());
+            assert_eq!([gated.product.in_bf16, down.in_bf16], [level == IsaLevel::Amx; 2]);
+            assert!(rounding.record_stride <= plan.buffers[*first].row_bytes);
+            assert!(down.input_row_bytes() <= plan.buffers[*second].row_bytes);
+        }
+    }
 }
