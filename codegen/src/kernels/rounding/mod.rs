@@ -8,7 +8,7 @@
 //!
 //! Threads divide blocks, not rows: with one row every thread has a part, and each sums the whole
 //! row for its norm, which costs less than a barrier between a norm and its readers. Where a row has
-//! one scale ([`Scaling::Row`]) each also computes the whole row once to find its largest magnitude,
+//! one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the whole row once to find its largest magnitude,
 //! and its own blocks a second time to round them: no memory for rows, and values of both passes are
 //! equal, for each depends on its own operands and the norm's factor alone.
 //!
