@@ -190,6 +190,7 @@ fn work_facts(work: ModelWork) -> WorkFacts {
         row_bytes: kernel.row_bytes,
         cached_row_bytes: kernel.cached_row_bytes,
         integer_operations: kernel.integer_operations,
+        tile_operations: kernel.tile_operations,
         float_operations: kernel.float_operations,
         attended_integer_operations: kernel.attended_integer_operations,
         attended_float_operations: kernel.attended_float_operations,

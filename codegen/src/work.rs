@@ -47,6 +47,8 @@ pub struct KernelWork {
     pub cached_row_bytes: u64,
     /// Operations on integers, per row.
     pub integer_operations: u64,
+    /// Of these, what AMX does in tiles of bf16 in a call of [`weir_abi::TILE_ROWS`] rows or more.
+    pub tile_operations: u64,
     /// Operations on floats, per row.
     pub float_operations: u64,
     /// Operations on integers, per row and cache row that it attends to.
@@ -95,6 +97,8 @@ fn product_work(spec: &MatmulSpec, what: &str) -> KernelWork {
         call_bytes: layout.bytes() as u64,
         integer_operations: if is_integer { operations } else { 0 },
         float_operations: if is_integer { 0 } else { operations },
+        // As the plan has it, which is how AMX's kernels are.
+        tile_operations: if spec.in_bf16 { operations } else { 0 },
         ..KernelWork::default()
     }
 }

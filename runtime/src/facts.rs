@@ -77,6 +77,8 @@ pub struct KernelFacts {
     pub cached_row_bytes: u64,
     /// Operations on integers per row.
     pub integer_operations: u64,
+    /// Of these, what AMX does in tiles of bf16 in a call of [`weir_abi::TILE_ROWS`] rows or more.
+    pub tile_operations: u64,
     /// Operations on floats per row.
     pub float_operations: u64,
     /// Operations on integers, per row and cache row that it attends to.

@@ -46,6 +46,8 @@ pub struct Peaks {
     pub float: Rate,
     /// Operations on bytes.
     pub integer: Rate,
+    /// Operations in tiles of bf16; 0 where the level has none.
+    pub tiles: Rate,
 }
 
 impl Peaks {
@@ -56,6 +58,7 @@ impl Peaks {
             read: better(self.read, other.read),
             float: better(self.float, other.float),
             integer: better(self.integer, other.integer),
+            tiles: better(self.tiles, other.tiles),
         }
     }
 }
@@ -114,6 +117,10 @@ impl<'a> Prober<'a> {
             read: self.read(&memory, BEYOND_CACHES)?,
             float: self.arithmetic(float)?,
             integer: self.arithmetic(integer)?,
+            tiles: match level {
+                IsaLevel::Amx => self.arithmetic(Probe::Bf16Tiles)?,
+                _ => Rate::default(),
+            },
         })
     }
 

@@ -6,7 +6,7 @@
 
 use std::ops::{AddAssign, Sub};
 
-use weir_abi::{CacheRange, FURTHER, RowSpans};
+use weir_abi::{CacheRange, FURTHER, RowSpans, TILE_ROWS};
 
 use crate::cache::{LayerShape, Placement, Seat};
 use crate::facts::{KernelFacts, SegmentFacts, WorkFacts};
@@ -20,6 +20,8 @@ pub struct Work {
     pub bytes: u64,
     /// Multiplications and additions of integers.
     pub integer_operations: u64,
+    /// Of these, what AMX does in tiles of bf16.
+    pub tile_operations: u64,
     /// Multiplications and additions of floats.
     pub float_operations: u64,
 }
@@ -28,6 +30,7 @@ impl AddAssign for Work {
     fn add_assign(&mut self, other: Work) {
         self.bytes += other.bytes;
         self.integer_operations += other.integer_operations;
+        self.tile_operations += other.tile_operations;
         self.float_operations += other.float_operations;
     }
 }
@@ -39,6 +42,8 @@ pub struct Load {
     pub calls: u64,
     /// Rows of all calls.
     pub rows: u64,
+    /// Of these, rows of calls of [`TILE_ROWS`] or more.
+    pub tile_rows: u64,
     /// Cache rows that these attended to, summed over rows.
     pub attended: u64,
     /// Cache rows that had to be read, once per sequence and call.
@@ -49,12 +54,19 @@ impl AddAssign for Load {
     fn add_assign(&mut self, other: Load) {
         self.calls += other.calls;
         self.rows += other.rows;
+        self.tile_rows += other.tile_rows;
         self.attended += other.attended;
         self.cached += other.cached;
     }
 }
 
 impl Load {
+    /// So many calls of so many rows together.
+    fn of(calls: u64, rows: u64) -> Load {
+        let tile_rows = if rows >= calls * TILE_ROWS { rows } else { 0 };
+        Load { calls, rows, tile_rows, ..Load::default() }
+    }
+
     /// The work of a kernel under this load.
     pub fn work(&self, kernel: &KernelFacts) -> Work {
         Work {
@@ -63,6 +75,7 @@ impl Load {
                 + self.cached * kernel.cached_row_bytes,
             integer_operations: self.rows * kernel.integer_operations
                 + self.attended * kernel.attended_integer_operations,
+            tile_operations: self.tile_rows * kernel.tile_operations,
             float_operations: self.rows * kernel.float_operations
                 + self.attended * kernel.attended_float_operations,
         }
@@ -107,6 +120,7 @@ impl Sub for Load {
         Load {
             calls: self.calls - other.calls,
             rows: self.rows - other.rows,
+            tile_rows: self.tile_rows - other.tile_rows,
             attended: self.attended - other.attended,
             cached: self.cached - other.cached,
         }
@@ -166,7 +180,7 @@ impl WorkCounter {
 
     /// Counts a step.
     pub fn step(&mut self, rows: &[StepRow], head_rows: usize) {
-        self.loads.embed += Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
+        self.loads.embed += Load::of(1, rows.len() as u64);
         let mut known: Vec<(&LayerShape, Load)> = Vec::new();
         for (kind, layer) in &self.layers {
             let is_alike =
@@ -187,14 +201,14 @@ impl WorkCounter {
     /// Counts a call of the head.
     pub fn head(&mut self, rows: u64) {
         let calls = rows.div_ceil(self.head_rows.max(1));
-        self.loads.head += Load { calls, rows, ..Load::default() };
+        self.loads.head += Load::of(calls, rows);
     }
 
     /// Counts a prompt that is computed layer by layer, without its logits.
     pub fn long_prompt(&mut self, shape: &ModelShape, length: u32) {
         let rows = u64::from(length);
         let tiles = u64::from(length.div_ceil(self.max_rows.max(1)));
-        self.loads.embed += Load { calls: tiles, rows, ..Load::default() };
+        self.loads.embed += Load::of(tiles, rows);
         for (kind, layer) in &self.layers {
             let layout = &layer.layout;
             let placement = Placement::new(layout, length);
@@ -207,10 +221,9 @@ impl WorkCounter {
             };
             let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
             self.loads.kinds[*kind] += Load {
-                calls: tiles,
-                rows,
                 attended: (0..length).map(read).sum(),
                 cached: lasts.map(read).sum(),
+                ..Load::of(tiles, rows)
             };
         }
     }
@@ -232,7 +245,7 @@ fn read(spans: &RowSpans, layer: &LayerShape) -> u64 {
 
 /// Rows of one sequence follow each other, and the last of them reads at least what the others do.
 fn step_load(layer: &LayerShape, rows: &[StepRow]) -> Load {
-    let mut load = Load { calls: 1, rows: rows.len() as u64, ..Load::default() };
+    let mut load = Load::of(1, rows.len() as u64);
     for sequence in rows.chunk_by(|a, b| a.slot == b.slot) {
         let placement = Placement::new(&layer.layout, sequence[0].prompt_rows);
         let spans = |row: &StepRow| placement.spans(Seat::own(row.slot), row.position);
@@ -298,7 +311,7 @@ mod tests {
     fn a_sequence_reads_its_rows_once_and_attends_row_by_row() {
         let rows = [row(0, 2), row(0, 3), row(1, 9)];
         let load = step_load(&LayerShape::alike(kind(), full(16)), &rows);
-        assert_eq!(load, Load { calls: 1, rows: 3, attended: 3 + 4 + 10, cached: 4 + 10 });
+        assert_eq!(load, Load { attended: 3 + 4 + 10, cached: 4 + 10, ..Load::of(1, 3) });
     }
 
     #[test]
@@ -309,13 +322,20 @@ mod tests {
             row_bytes: 10,
             cached_row_bytes: 3,
             integer_operations: 7,
+            tile_operations: 6,
             float_operations: 5,
             attended_integer_operations: 4,
             attended_float_operations: 2,
         };
-        let load = Load { calls: 2, rows: 3, attended: 17, cached: 14 };
-        let expected =
-            Work { bytes: 200 + 30 + 42, integer_operations: 21 + 68, float_operations: 15 + 34 };
+        let load = Load { attended: 17, cached: 14, ..Load::of(2, 3) };
+        let expected = Work {
+            bytes: 200 + 30 + 42,
+            integer_operations: 21 + 68,
+            tile_operations: 0,
+            float_operations: 15 + 34,
+        };
         assert_eq!(load.work(&kernel), expected);
+        let many = Load::of(2, 2 * TILE_ROWS);
+        assert_eq!(many.work(&kernel).tile_operations, 2 * TILE_ROWS * 6);
     }
 }

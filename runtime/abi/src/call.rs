@@ -87,6 +87,9 @@ pub struct HeadRows {
     pub positions: u32,
 }
 
+/// Rows of a call from which on AMX computes integer products in tiles.
+pub const TILE_ROWS: u64 = 8;
+
 /// First row, in the ranges of a row, of rows that heads have different numbers of: a range that begins
 /// there stands for as many rows of [`HeadRows`] as a head has of them, at most its own number.
 pub const FURTHER: u32 = 1 << 31;

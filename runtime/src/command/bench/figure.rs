@@ -114,7 +114,7 @@ impl Figure {
             "kv_dtype": label.kv_dtype,
         });
         if let Some(Measured { seconds, work, share_read, share_peak, peaks }) = self.measured {
-            let Work { bytes, integer_operations, float_operations } = work;
+            let Work { bytes, integer_operations, tile_operations, float_operations } = work;
             line["share_read"] = round(share_read).into();
             line["share_peak"] = round(share_peak).into();
             line["seconds"] = ((seconds * 1e7).round() / 1e7).into();
@@ -124,6 +124,10 @@ impl Figure {
             line["read_gb_s"] = round(peaks.read.best / 1e9).into();
             line["float_peak_gop_s"] = round(peaks.float.best / 1e9).into();
             line["integer_peak_gop_s"] = round(peaks.integer.best / 1e9).into();
+            if peaks.tiles.best > 0.0 {
+                line["bf16_tile_operations"] = tile_operations.into();
+                line["bf16_tile_peak_gop_s"] = round(peaks.tiles.best / 1e9).into();
+            }
         }
         self.speedup.iter().for_each(|speedup| speedup.tell(&mut line));
         line

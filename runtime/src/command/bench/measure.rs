@@ -301,7 +301,9 @@ impl Measured {
     /// Judges a time.
     pub fn new(seconds: f64, work: Work, peaks: &Peaks) -> Measured {
         let part = |amount: u64, rate: f64| if amount == 0 { 0.0 } else { amount as f64 / rate };
-        let computing = part(work.integer_operations, peaks.integer.best)
+        let in_tiles = if peaks.tiles.best > 0.0 { work.tile_operations } else { 0 };
+        let computing = part(work.integer_operations - in_tiles, peaks.integer.best)
+            + part(in_tiles, peaks.tiles.best)
             + part(work.float_operations, peaks.float.best);
         Measured {
             seconds,
@@ -345,6 +347,7 @@ impl Runs {
             let mean = Work {
                 bytes: work.bytes / count,
                 integer_operations: work.integer_operations / count,
+                tile_operations: work.tile_operations / count,
                 float_operations: work.float_operations / count,
             };
             let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
@@ -419,10 +422,14 @@ mod tests {
     #[test]
     fn shares_are_parts_of_the_time() {
         let rate = |best| Rate { best, median: best };
-        let peaks = Peaks { read: rate(10.0), float: rate(4.0), integer: rate(8.0) };
-        let work = Work { bytes: 5, integer_operations: 4, float_operations: 1 };
+        let tiles = rate(0.0);
+        let peaks = Peaks { read: rate(10.0), float: rate(4.0), integer: rate(8.0), tiles };
+        let work =
+            Work { bytes: 5, integer_operations: 4, tile_operations: 2, float_operations: 1 };
         let measured = Measured::new(1.0, work, &peaks);
         assert_eq!((measured.share_read, measured.share_peak), (0.5, 0.75));
+        let measured = Measured::new(1.0, work, &Peaks { tiles: rate(4.0), ..peaks });
+        assert_eq!(measured.share_peak, 0.25 + 0.5 + 0.25);
         assert_eq!(median(&mut [3.0, 1.0]), 2.0);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
     }
@@ -447,7 +454,7 @@ mod tests {
         let first = [run(6.0, &[90.0, 80.0, 4.0, 8.0, 12.0])];
         let other = [run(2.0, &[1.0, 1.0, 2.0, 2.0, 2.0])];
         let rate = Rate { best: 1.0, median: 1.0 };
-        let peaks = Peaks { read: rate, float: rate, integer: rate };
+        let peaks = Peaks { read: rate, float: rate, integer: rate, tiles: rate };
         let runs = Runs::new(&other, Some(&first), &peaks);
         let medians = [runs.prefill_speedup, runs.decode_speedup].map(|s| s.map(|s| s.median));
         assert_eq!(medians, [Some(3.0), Some(4.0)]);

@@ -41,7 +41,7 @@ use crate::pack::{Blocks, GROUP};
 /// Rows of the large row tile.
 const LARGE: usize = 16;
 /// Rows of the small one, and least rows of a portion that is computed in tiles.
-const SMALL: usize = 8;
+const SMALL: usize = weir_abi::TILE_ROWS as usize;
 /// Rows of a portion: processors with AMX have second caches of 2 MB, and what is asked of them at a
 /// time are the rows' parts of a chunk.
 const PORTION: Portion = Portion { bytes: 3 << 19, step: LARGE, most: 384 };
