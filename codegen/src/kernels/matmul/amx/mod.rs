@@ -34,6 +34,7 @@ use iced_x86::code_asm::*;
 
 use super::assembled::{Plan, Portion, TileShape, Version, assemble};
 use super::avx512::{Avx512, ManyRows};
+use super::chunks::Slot;
 use super::{Activation, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP};
@@ -45,6 +46,24 @@ const SMALL: usize = weir_abi::TILE_ROWS as usize;
 /// Rows of a portion: processors with AMX have second caches of 2 MB, and what is asked of them at a
 /// time are the rows' parts of a chunk.
 const PORTION: Portion = Portion { bytes: 3 << 19, step: LARGE, most: 384 };
+
+/// Rows of the call.
+const CALL_ROWS: Slot = Slot(Slot::FREE);
+/// The first slot that a panel has for itself.
+const FREE_SLOT: usize = Slot::FREE + 1;
+
+/// Emits what only a call does whose rows are enough for tiles.
+fn if_in_tiles(
+    code: &mut CodeAssembler,
+    then: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Result<(), IcedError> {
+    let mut few = code.create_label();
+    code.cmp(CALL_ROWS.place(), SMALL as i32)?;
+    code.jl(few)?;
+    then(code)?;
+    code.set_label(&mut few)?;
+    code.zero_bytes()
+}
 
 /// How rows are divided.
 pub(super) fn portion(spec: &MatmulSpec) -> Portion {
@@ -115,13 +134,8 @@ impl Version for Amx<'_> {
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         self.wide.prepare(code)?;
-        let mut few = code.create_label();
-        code.mov(panel::CALL_ROWS.place(), r9)?;
-        code.cmp(r9, SMALL as i32)?;
-        code.jl(few)?;
-        code.ldtilecfg(zmmword_ptr(*self.configuration.borrow()))?;
-        code.set_label(&mut few)?;
-        code.zero_bytes()
+        code.mov(CALL_ROWS.place(), r9)?;
+        if_in_tiles(code, |code| code.ldtilecfg(zmmword_ptr(*self.configuration.borrow())))
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
@@ -133,12 +147,7 @@ impl Version for Amx<'_> {
     }
 
     fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
-        let mut few = code.create_label();
-        code.cmp(panel::CALL_ROWS.place(), SMALL as i32)?;
-        code.jl(few)?;
-        code.tilerelease()?;
-        code.set_label(&mut few)?;
-        code.zero_bytes()
+        if_in_tiles(code, CodeAssembler::tilerelease)
     }
 
     fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {

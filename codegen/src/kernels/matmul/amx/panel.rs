@@ -16,7 +16,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{Amx, LARGE, PORTION, SMALL};
+use super::{Amx, FREE_SLOT, LARGE, PORTION, SMALL};
 use crate::kernels::matmul::MINUS_SUM;
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TileShape, WEIGHTS,
@@ -33,10 +33,8 @@ const ROW_BYTES: AsmRegister64 = rbx;
 /// Bytes of a row of codes and of sums.
 const LINE: AsmRegister64 = r12;
 
-/// Rows of the call.
-pub(super) const CALL_ROWS: Slot = Slot(Slot::FREE);
 /// First rows of the tile that another tile has computed.
-const KNOWN_ROWS: Slot = Slot(Slot::FREE + 1);
+const KNOWN_ROWS: Slot = Slot(FREE_SLOT);
 
 /// Elements of a chunk, or one block.
 const CHUNK: usize = 512;

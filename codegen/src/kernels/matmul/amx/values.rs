@@ -40,7 +40,7 @@ use std::cell::RefCell;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::SMALL;
+use super::{CALL_ROWS, FREE_SLOT, SMALL, if_in_tiles};
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, Plan, Portion, SCRATCH, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
     Version, WEIGHTS,
@@ -69,19 +69,17 @@ const CHUNK_BYTES: usize = 32 << 10;
 /// Rows of a portion: lines of values are half of a record, and should stay in a second cache of 2 MB.
 pub(super) const PORTION: Portion = Portion { bytes: 2 << 20, step: ROW_TILES * ROWS, most: 384 };
 
-/// Rows of the call.
-const CALL_ROWS: Slot = Slot(Slot::FREE);
 /// Rows of a tile in this call.
-const ROWS_OF_TILE: Slot = Slot(Slot::FREE + 1);
-/// Where the row tile's sums are, while weights are taken apart.
-const KEPT_SUMS: Slot = Slot(Slot::FREE + 3);
-/// Blocks of 32 in the chunk, and those of the current weight block that are left.
-const CHUNK_PARTS: Slot = Slot(Slot::FREE + 4);
-const PARTS_LEFT: Slot = Slot(Slot::FREE + 5);
-/// What stands in [`SCALES`] outside of a chunk's first rows.
-const KEPT_SCALES: Slot = Slot(Slot::FREE + 6);
+const ROWS_OF_TILE: Slot = Slot(FREE_SLOT);
 /// Row of the portion with which the next row tile would begin if it did not reach back.
-const FIRST_ROW: Slot = Slot(Slot::FREE + 2);
+const FIRST_ROW: Slot = Slot(FREE_SLOT + 1);
+/// Where the row tile's sums are, while weights are taken apart.
+const KEPT_SUMS: Slot = Slot(FREE_SLOT + 2);
+/// Blocks of 32 in the chunk, and those of the current weight block that are left.
+const CHUNK_PARTS: Slot = Slot(FREE_SLOT + 3);
+const PARTS_LEFT: Slot = Slot(FREE_SLOT + 4);
+/// What stands in [`SCALES`] outside of a chunk's first rows.
+const KEPT_SCALES: Slot = Slot(FREE_SLOT + 5);
 
 /// Scratch memory: slots, what `ldtilecfg` reads, what scales are multiplied by, values of a chunk, sums
 /// of the portion by row tile, group and row.
@@ -148,6 +146,20 @@ impl<'a> Values<'a> {
             bytes[48 + tile] = ROWS as u8;
         }
         bytes
+    }
+
+    /// Tiles of as many rows as the call has, at most 16. Spoils r11.
+    fn configure(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.mov(r11, ROWS as i64)?;
+        code.cmp(r11, r9)?;
+        code.cmovg(r11, r9)?;
+        code.mov(ROWS_OF_TILE.place(), r11)?;
+        code.vmovdqu32(zmm0, zmmword_ptr(*self.configuration.borrow()))?;
+        code.vmovdqu32(zmmword_ptr(SCRATCH + CONFIGURATION_AT), zmm0)?;
+        for tile in 0..TILES.len() + ACTIVATIONS.len() {
+            code.mov(byte_ptr(SCRATCH + (CONFIGURATION_AT + 48 + tile)), r11b)?;
+        }
+        code.ldtilecfg(zmmword_ptr(SCRATCH + CONFIGURATION_AT))
     }
 
     /// Blocks of 32 in a weight block.
@@ -341,23 +353,11 @@ impl Version for Values<'_> {
 
     fn prepare(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         self.wide.prepare(code)?;
-        let mut few = code.create_label();
         code.mov(CALL_ROWS.place(), r9)?;
-        code.cmp(r9, SMALL as i32)?;
-        code.jl(few)?;
-        code.mov(r11, ROWS as i64)?;
-        code.cmp(r11, r9)?;
-        code.cmovg(r11, r9)?;
-        code.mov(ROWS_OF_TILE.place(), r11)?;
-        code.vmovdqu32(zmm0, zmmword_ptr(*self.configuration.borrow()))?;
-        code.vmovdqu32(zmmword_ptr(SCRATCH + CONFIGURATION_AT), zmm0)?;
-        for tile in 0..TILES.len() + ACTIVATIONS.len() {
-            code.mov(byte_ptr(SCRATCH + (CONFIGURATION_AT + 48 + tile)), r11b)?;
-        }
-        code.ldtilecfg(zmmword_ptr(SCRATCH + CONFIGURATION_AT))?;
-        self.keep_factors(code)?;
-        code.set_label(&mut few)?;
-        code.zero_bytes()
+        if_in_tiles(code, |code| {
+            self.configure(code)?;
+            self.keep_factors(code)
+        })
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
@@ -371,12 +371,7 @@ impl Version for Values<'_> {
     }
 
     fn finish(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
-        let mut few = code.create_label();
-        code.cmp(CALL_ROWS.place(), SMALL as i32)?;
-        code.jl(few)?;
-        code.tilerelease()?;
-        code.set_label(&mut few)?;
-        code.zero_bytes()
+        if_in_tiles(code, CodeAssembler::tilerelease)
     }
 
     fn data(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
