@@ -20,7 +20,7 @@
 use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
-use super::matmul::{Activation, Form, MatmulSpec, Scaling, emit_matmul, record_bytes};
+use super::matmul::{Activation, Form, MatmulSpec, Scaling, emit_matmul};
 use super::rounding::{RoundingSpec, Source, emit_rounding};
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Signature, Value, signature};
 use crate::pack::GROUP;
@@ -60,8 +60,7 @@ impl GatedSpec {
 
     /// The kernel of a level.
     pub fn at(self, level: IsaLevel) -> GatedSpec {
-        let in_bf16 = self.form.in_bf16 && level == IsaLevel::Amx;
-        GatedSpec { product: self.product.at(level), form: Form { in_bf16, ..self.form }, ..self }
+        GatedSpec { product: self.product.at(level), form: self.form.at(level), ..self }
     }
 
     /// Channels of each half.
@@ -275,8 +274,7 @@ impl Call<'_> {
         let spec = self.spec;
         let up = b.add_const(gate, halves.up);
         let records = b.element(self.records, row, spec.records().row_bytes() as i64);
-        let records =
-            b.element(records, unit, record_bytes(spec.form.block, spec.form.in_bf16) as i64);
+        let records = b.element(records, unit, spec.form.record_bytes() as i64);
         let zero = b.int(0);
         b.call(halves.rounding, &[gate, up, records, zero, blocks]);
     }

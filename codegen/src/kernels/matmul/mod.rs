@@ -60,7 +60,7 @@ pub use quantise::{Activation, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
     EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
     POWER_CARRY, POWER_INVERSE, POWER_LOWERED, UNITS, VALUE_ORDER, for_rows, largest_of_row,
-    paired_eights, quantise_block, record_bytes, values_at, zeros_behind,
+    paired_eights, quantise_block, values_at, zeros_behind,
 };
 pub use row::emit_unpack_row;
 
@@ -183,10 +183,7 @@ impl MatmulSpec {
 
     /// Bytes from one activation block's record to the next; 0 where rows have none.
     fn record_bytes(&self) -> usize {
-        match self.activation() {
-            Some(Activation::Int8 { block, in_bf16, .. }) => record_bytes(block, in_bf16),
-            Some(Activation::Bf16 { .. }) | None => 0,
-        }
+        self.activation().and_then(Activation::form).map_or(0, Form::record_bytes)
     }
 
     /// Groups of channels that threads divide.

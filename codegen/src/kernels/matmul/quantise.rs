@@ -89,12 +89,6 @@ pub(in crate::kernels) const fn paired_eights(block: usize) -> usize {
     block * 3 / 32
 }
 
-/// Bytes of the record of a block of so many elements: its codes and what belongs to them, and if it is
-/// to have them its values in bf16, in lines of their own.
-pub(in crate::kernels) const fn record_bytes(block: usize, in_bf16: bool) -> usize {
-    if in_bf16 { values_at(block) + block * 2 } else { block + RECORD_TAIL }
-}
-
 /// Where a record has its values in bf16.
 pub(in crate::kernels) const fn values_at(block: usize) -> usize {
     (block + RECORD_TAIL).next_multiple_of(64)
@@ -127,6 +121,20 @@ pub(in crate::kernels) struct Form {
     pub(in crate::kernels) scaling: Scaling,
     /// Whether it has its values in bf16.
     pub(in crate::kernels) in_bf16: bool,
+}
+
+impl Form {
+    /// Bytes of the record: its codes and what belongs to them, and if it is to have them its values in
+    /// bf16, in lines of their own.
+    pub(in crate::kernels) fn record_bytes(self) -> usize {
+        let Form { block, in_bf16, .. } = self;
+        if in_bf16 { values_at(block) + block * 2 } else { block + RECORD_TAIL }
+    }
+
+    /// The form that a level's kernels make and read: only tiles read values in bf16.
+    pub(in crate::kernels) fn at(self, level: IsaLevel) -> Form {
+        Form { in_bf16: self.in_bf16 && level == IsaLevel::Amx, ..self }
+    }
 }
 
 /// Form of a kernel's input rows, if they are not the f32 rows themselves.
@@ -181,10 +189,20 @@ impl Activation {
         }
     }
 
-    /// The rows that a level's kernels make and read: only tiles read values in bf16.
+    /// The form of a block's record; nothing where rows have none.
+    pub(in crate::kernels) fn form(self) -> Option<Form> {
+        match self {
+            Activation::Int8 { block, scaling, in_bf16, .. } => {
+                Some(Form { block, scaling, in_bf16 })
+            }
+            Activation::Bf16 { .. } => None,
+        }
+    }
+
+    /// The rows that a level's kernels make and read.
     pub fn at(mut self, level: IsaLevel) -> Self {
-        if let Activation::Int8 { in_bf16, .. } = &mut self {
-            *in_bf16 &= level == IsaLevel::Amx;
+        if let (Some(form), Activation::Int8 { in_bf16, .. }) = (self.form(), &mut self) {
+            *in_bf16 = form.at(level).in_bf16;
         }
         self
     }
@@ -195,8 +213,8 @@ impl Activation {
     pub fn row_bytes(self) -> usize {
         let bytes = match self {
             Activation::Bf16 { reduction, .. } => reduction * 4,
-            Activation::Int8 { block, blocks, in_bf16, .. } => {
-                blocks * record_bytes(block, in_bf16)
+            Activation::Int8 { blocks, block, scaling, in_bf16, .. } => {
+                blocks * Form { block, scaling, in_bf16 }.record_bytes()
             }
         };
         bytes.next_multiple_of(64) | 64
@@ -260,7 +278,7 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
                     });
                     b.for_range(first, last, 1, |b, part| {
                         let from = b.element(row, part, block as i64 * 4);
-                        let to = b.element(to, part, record_bytes(block, in_bf16) as i64);
+                        let to = b.element(to, part, form.record_bytes() as i64);
                         let whole = reduction / block;
                         let is_whole = b.compare_const(IntCC::SignedLessThan, part, whole as i64);
                         b.if_else(

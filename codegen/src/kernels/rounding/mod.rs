@@ -8,9 +8,9 @@
 //!
 //! Threads divide blocks, not rows: with one row every thread has a part, and each sums the whole
 //! row for its norm, which costs less than a barrier between a norm and its readers. Where a row has
-//! one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the whole row once to find its largest magnitude,
-//! and its own blocks a second time to round them: no memory for rows, and values of both passes are
-//! equal, for each depends on its own operands and the norm's factor alone.
+//! one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the whole row once to
+//! find its largest magnitude, and its own blocks a second time to round them: no memory for rows, and
+//! values of both passes are equal, for each depends on its own operands and the norm's factor alone.
 //!
 //! | file | job |
 //! |---|---|
@@ -24,7 +24,7 @@ use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
 use super::map::MapOp;
-use super::matmul::{Activation, Form, emit_quantise, record_bytes};
+use super::matmul::{Activation, Form, emit_quantise};
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
 /// Where the values of a row come from.
@@ -81,7 +81,7 @@ enum Vectors {
 
 impl Blocks {
     fn record_bytes(&self) -> usize {
-        record_bytes(self.form.block, self.form.in_bf16)
+        self.form.record_bytes()
     }
 }
 

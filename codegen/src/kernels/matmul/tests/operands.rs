@@ -216,7 +216,7 @@ impl Activations {
                 for index in 0..blocks {
                     let begin = (index * block).min(input.len());
                     let part = &input[begin..(begin + block).min(input.len())];
-                    let at = index * record_bytes(block, in_bf16);
+                    let at = index * Form { block, scaling, in_bf16 }.record_bytes();
                     let codes = &rounded[at..at + block];
                     let scale = f32::from_le_bytes(word(at + block));
                     let sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));

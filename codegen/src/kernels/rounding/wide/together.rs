@@ -14,9 +14,7 @@ use iced_x86::code_asm::*;
 use super::{
     BLOCK_INPUT, BLOCK_SECOND, Constant, Emitted, FACTOR, RECORD, Vectors, constant, gate,
 };
-use crate::kernels::matmul::{
-    MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, record_bytes, values_at,
-};
+use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, values_at};
 use crate::kernels::rounding::{Blocks, Source};
 
 /// Elements of a block.
@@ -78,7 +76,7 @@ fn all(which: Constant) -> AsmMemoryOperand {
 pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     const { assert!(PAIRS_BEGIN == MINUS_SUM + 4, "both sums are stored together") };
     let in_bf16 = blocks.form.in_bf16;
-    let record = record_bytes(BLOCK, in_bf16);
+    let record = blocks.record_bytes();
     values(code, source)?;
     let largest = largest(code)?;
 
