@@ -9,7 +9,7 @@
 
 mod limits;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use criterion::measurement::WallTime;
 use criterion::{
@@ -131,6 +131,19 @@ fn runs(level: IsaLevel) -> bool {
 }
 
 extern "C" fn no_barrier(_: *const std::ffi::c_void, _: u32) {}
+extern "C" fn no_parts(_: *const std::ffi::c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
+    0
+}
+/// Units in turn, so that no thread's time depends on another's.
+extern "C" fn in_turn(_: *const std::ffi::c_void, _: u32) -> u32 {
+    let (next, threads) = TURN.get();
+    TURN.set((next + threads, threads));
+    next
+}
+thread_local! {
+    /// The next unit of this thread, and the number of threads.
+    static TURN: Cell<(u32, u32)> = const { Cell::new((0, 1)) };
+}
 extern "C" fn no_fault(_: *const std::ffi::c_void, _: u32, _: u32) {}
 
 /// A cache of ordinary numbers and a kernel over it.
@@ -232,6 +245,8 @@ impl Attention {
             head_rows: std::ptr::null(),
             logits: std::ptr::null_mut(),
             barrier: no_barrier,
+            take: no_parts,
+            draw: in_turn,
             fault: no_fault,
             team: std::ptr::null(),
             rows: spans.len() as u32,
@@ -245,7 +260,9 @@ impl Attention {
         assert!(steps.iter().all(|spans| spans.len() * self.spec.output_row <= self.output.len()));
         seconds(self.threads, |thread| {
             for context in &addresses {
-                let numbers = [*context, query, 0, output, 0, thread as u64, self.threads as u64];
+                TURN.set((thread as u32, self.threads as u32));
+                let (thread, threads) = (thread as u64, self.threads as u64);
+                let numbers = [*context, query, 0, output, 0, thread, threads, 0];
                 self.code.call_kernel(&self.symbol, &mut numbers.map(Argument::Count));
             }
         })

@@ -3,13 +3,14 @@
 //! The caller is thread 0; the others wait between entries (`rendezvous`). An entry is a list of
 //! visits: every thread calls their segments one after the other by itself, and meets the others
 //! only at the barriers of the segments, the last of which stands at each segment's end. Segments
-//! divide their work by a fixed rule over (thread, threads), so results do not depend on the number
-//! of threads. This is one of the few files that may use `unsafe`: it turns the slices of an
+//! divide their work by a fixed rule over (thread, threads), or, with many rows, as threads come to
+//! it (`deal`); no sum is ever divided, so no result depends on either. This is one of the few files that may use `unsafe`: it turns the slices of an
 //! [`Entry`] and its [`Visit`]s into the pointers of a [`StepContext`] and calls model code with
 //! them, and it asks the system for state that threads may use.
 
 #![allow(unsafe_code)]
 
+mod deal;
 mod rendezvous;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use weir_abi::{FURTHER, HeadRows, LayerCall, PromptCall, RowSpans, Segment, StepContext};
 
+use self::deal::Deal;
 use self::rendezvous::Rendezvous;
 use crate::cores::available_processors;
 
@@ -97,6 +99,8 @@ struct Shared {
     threads: u32,
     start: Rendezvous,
     inside: Rendezvous,
+    /// Works between two barriers of `inside`, whose generation tells them apart.
+    deal: Deal,
     finish: Rendezvous,
     stop: AtomicBool,
     job: UnsafeCell<Option<Job>>,
@@ -132,6 +136,25 @@ unsafe extern "C" fn barrier(team: *const c_void, thread: u32) {
     if thread == 0 && shared.watched.load(Ordering::Relaxed) {
         shared.passed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
     }
+}
+
+unsafe extern "C" fn take(
+    team: *const c_void,
+    thread: u32,
+    work: u32,
+    items: u32,
+    together: u32,
+) -> u64 {
+    // SAFETY: as in `barrier`.
+    let shared = unsafe { &*team.cast::<Shared>() };
+    let part = shared.deal.take(shared.inside.generation(), [thread, work, items, together]);
+    part.map_or(0, |[first, end]| u64::from(first) << 32 | u64::from(end))
+}
+
+unsafe extern "C" fn draw(team: *const c_void, work: u32) -> u32 {
+    // SAFETY: as in `barrier`.
+    let shared = unsafe { &*team.cast::<Shared>() };
+    shared.deal.draw(shared.inside.generation(), work)
 }
 
 unsafe extern "C" fn report_fault(team: *const c_void, number: u32, detail: u32) {
@@ -283,6 +306,7 @@ impl Team {
             threads: count,
             start: Rendezvous::new(count, crowded),
             inside: Rendezvous::new(count, crowded),
+            deal: Deal::new(count),
             finish: Rendezvous::new(count, crowded),
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
@@ -369,6 +393,8 @@ impl Team {
             head_rows: std::ptr::null(),
             logits: std::ptr::null_mut(),
             barrier,
+            take,
+            draw,
             fault: report_fault,
             team: Arc::as_ptr(&self.shared).cast(),
             rows: entry.rows,
@@ -381,6 +407,11 @@ impl Team {
             visit.context.layer = visit.layer.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             visit.context.prompt =
                 visit.prompt.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        }
+        // No entry passes so many barriers that generations of it could be mistaken for others.
+        if self.shared.inside.generation() > u32::MAX / 2 {
+            self.shared.inside.restart();
+            self.shared.deal.clear();
         }
         let start = Instant::now();
         self.run();

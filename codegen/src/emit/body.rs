@@ -32,6 +32,9 @@ pub const INTS: Type = types::I32X4;
 /// Sixteen bytes.
 pub const BYTES: Type = types::I8X16;
 
+/// Rows of a step from which on threads take parts of a kernel's work instead of a fixed share.
+const ROWS_IN_PARTS: i64 = 32;
+
 /// How many elements one turn of a loop handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
@@ -568,27 +571,83 @@ impl<'a> Body<'a> {
         self.builder.inst_results(call).to_vec()
     }
 
+    /// Calls a function of the team, whose pointer is at `field` of the context.
+    fn call_team(
+        &mut self,
+        context: Value,
+        field: usize,
+        arguments: &[Value],
+        returns: &[Type],
+    ) -> Option<Value> {
+        let function = self.load(POINTER, context, field as i32);
+        let team = self.load(POINTER, context, offset_of!(StepContext, team) as i32);
+        let arguments = [&[team], arguments].concat();
+        let types: Vec<Type> = arguments.iter().map(|value| self.type_of(*value)).collect();
+        let signature = self.builder.import_signature(signature(&types, returns));
+        let call = self.ins().call_indirect(signature, function, &arguments);
+        self.builder.inst_results(call).first().copied()
+    }
+
     /// Waits for the team. `thread` is an `i64`.
     pub fn barrier(&mut self, context: Value, thread: Value) {
-        let function = self.load(POINTER, context, offset_of!(StepContext, barrier) as i32);
-        let team = self.load(POINTER, context, offset_of!(StepContext, team) as i32);
         let thread = self.ins().ireduce(INT, thread);
-        let signature = self.builder.import_signature(signature(&[POINTER, INT], &[]));
-        self.ins().call_indirect(signature, function, &[team, thread]);
+        self.call_team(context, offset_of!(StepContext, barrier), &[thread], &[]);
     }
 
     /// Reports a fault. `detail` is an `i64`, of which 32 bits are reported.
     pub fn fault(&mut self, context: Value, fault: Fault, detail: Value) {
-        let function = self.load(POINTER, context, offset_of!(StepContext, fault) as i32);
-        let team = self.load(POINTER, context, offset_of!(StepContext, team) as i32);
         let number = self.int32(fault as i32);
         let detail = self.ins().ireduce(INT, detail);
-        let signature = self.builder.import_signature(signature(&[POINTER, INT, INT], &[]));
-        self.ins().call_indirect(signature, function, &[team, number, detail]);
+        self.call_team(context, offset_of!(StepContext, fault), &[number, detail], &[]);
+    }
+
+    /// Whether threads divide the work of so many rows as they come to it: there are several, and
+    /// rows enough that a part takes longer than asking for it, and that reading weights in the order
+    /// in which they lie is not what counts.
+    pub fn comes_in_parts(&mut self, rows: Value, threads: Value) -> Value {
+        let is_alone = self.compare_const(IntCC::Equal, threads, 1);
+        let none = self.int(0);
+        let rows = self.select(is_alone, none, rows);
+        self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, ROWS_IN_PARTS)
+    }
+
+    /// Parts of work number `work` that this thread takes, `begin .. end` of `items`, until none is
+    /// left; whole multiples of `together` where they can be. See [`weir_abi::Take`].
+    pub fn for_parts(
+        &mut self,
+        [context, thread]: [Value; 2],
+        [work, items, together]: [u32; 3],
+        body: impl FnOnce(&mut Self, [Value; 2]),
+    ) {
+        let [head, turn, exit] = [(); 3].map(|()| self.builder.create_block());
+        let thread = self.ins().ireduce(INT, thread);
+        let [work, items, together] = [work, items, together].map(|n| self.int32(n as i32));
+        let arguments = [thread, work, items, together];
+        self.ins().jump(head, &[]);
+        self.builder.switch_to_block(head);
+        let take = offset_of!(StepContext, take);
+        let part = self.call_team(context, take, &arguments, &[POINTER]);
+        let part = part.expect("the signature has a result");
+        self.ins().brif(part, turn, &[], exit, &[]);
+        self.builder.switch_to_block(turn);
+        let begin = self.ins().ushr_imm_u(part, 32);
+        let end = self.ins().ireduce(INT, part);
+        let end = self.ins().uextend(POINTER, end);
+        body(self, [begin, end]);
+        self.ins().jump(head, &[]);
+        self.builder.switch_to_block(exit);
+    }
+
+    /// The next number of a work. See [`weir_abi::Draw`].
+    pub fn draw(&mut self, context: Value, work: Value) -> Value {
+        let work = self.ins().ireduce(INT, work);
+        let number = self.call_team(context, offset_of!(StepContext, draw), &[work], &[INT]);
+        let number = number.expect("the signature has a result");
+        self.ins().uextend(POINTER, number)
     }
 
     /// This thread's contiguous share of `items`: `items · thread / threads` up to
-    /// `items · (thread + 1) / threads`. A fixed rule, so that a split never depends on timing.
+    /// `items · (thread + 1) / threads`. A fixed rule.
     pub fn partition(&mut self, items: Value, thread: Value, threads: Value) -> (Value, Value) {
         let before = self.mul(items, thread);
         let begin = self.ins().udiv(before, threads);

@@ -10,6 +10,7 @@ use std::sync::{Barrier, LazyLock, Mutex};
 
 use weir_abi::{
     CacheRange, KEY_BLOCK, LayerCall, LayerEntry, ModelHeader, PromptCall, RowSpans, StepContext,
+    WORKS,
 };
 use weir_ir::entity::Entity;
 use weir_ir::graph::{BodyResult, CacheRows, InputRole};
@@ -32,6 +33,8 @@ const INNER: usize = 40;
 const VOCABULARY: usize = 37;
 const CONTEXT: usize = 64;
 const LAYERS: usize = 2;
+/// Rows of a step at most.
+const ROWS: usize = 48;
 
 fn noise(seed: usize, index: usize) -> f32 {
     let mut x = (seed as u32).wrapping_mul(0x9e37_79b9) ^ (index as u32).wrapping_mul(0x85eb_ca6b);
@@ -192,8 +195,8 @@ fn full() -> CacheRows {
 fn options() -> Options<'static> {
     Options {
         compute: None,
-        max_rows: 16,
-        max_head_rows: 16,
+        max_rows: ROWS as u32,
+        max_head_rows: ROWS as u32,
         slots: 2,
         context: CONTEXT as u32,
         tokenizer: b"tok",
@@ -210,7 +213,26 @@ static PAIR_IN_USE: Mutex<()> = Mutex::new(());
 
 extern "C" fn wait_alone(_: *const c_void, _: u32) {}
 extern "C" fn wait_for_pair(_: *const c_void, _: u32) {
+    if PAIR.wait().is_leader() {
+        *TAKEN.lock().unwrap() = [0; WORKS as usize];
+    }
     PAIR.wait();
+}
+
+/// Items taken of each work of the pair, or numbers drawn.
+static TAKEN: Mutex<[u32; WORKS as usize]> = Mutex::new([0; WORKS as usize]);
+
+/// Parts in order, whoever asks.
+extern "C" fn take(_: *const c_void, _: u32, work: u32, items: u32, together: u32) -> u64 {
+    let taken = &mut TAKEN.lock().unwrap()[work as usize];
+    let begin = *taken;
+    *taken = items.min(begin + together);
+    if begin < items { u64::from(begin) << 32 | u64::from(*taken) } else { 0 }
+}
+extern "C" fn draw(_: *const c_void, work: u32) -> u32 {
+    let taken = &mut TAKEN.lock().unwrap()[work as usize];
+    *taken += 1;
+    *taken - 1
 }
 extern "C" fn report(_: *const c_void, fault: u32, detail: u32) {
     panic!("fault {fault} {detail}");
@@ -261,7 +283,7 @@ impl Machine {
             header: image.tables,
             weights,
             arena: Vec::new(),
-            hidden: vec![f32::from_bits(POISON); 16 * WIDTH],
+            hidden: vec![f32::from_bits(POISON); ROWS * WIDTH],
             keys: vec![poison.clone(); LAYERS],
             values: vec![poison; LAYERS],
             level: level.name(),
@@ -308,6 +330,8 @@ impl Machine {
             head_rows: null(),
             logits: std::ptr::null_mut(),
             barrier: if self.threads == 1 { wait_alone } else { wait_for_pair },
+            take,
+            draw,
             fault: report,
             team: null(),
             rows: 0,
@@ -445,17 +469,19 @@ fn results_do_not_depend_on_threads_or_company() {
     let graph = model(0.0, &full());
     for level in levels() {
         let mut alone = Machine::new(&graph, level, 1);
-        let expected: Vec<Vec<f32>> = (0..IDS.len())
-            .flat_map(|position| alone.step(&[(IDS[position], position as u32, 0)]))
+        let id = |position: usize| IDS[position % IDS.len()];
+        let expected: Vec<Vec<f32>> = (0..36)
+            .flat_map(|position| alone.step(&[(id(position), position as u32, 0)]))
             .collect();
         for threads in [1, 2] {
             let mut machine = Machine::new(&graph, level, threads);
-            // The sequence in tiles, a second one of other tokens among its rows.
-            for (begin, end) in [(0, 5), (5, 6), (6, 12)] {
+            // The sequence in tiles, a second one of other tokens among its rows. The last step has
+            // rows enough for threads to take parts of its work.
+            for (begin, end) in [(0, 5), (5, 6), (6, 12), (12, 36)] {
                 let mut rows = Vec::new();
                 for position in begin..end {
-                    rows.push((IDS[position], position as u32, 1));
-                    rows.push((IDS[11 - position], position as u32, 0));
+                    rows.push((id(position), position as u32, 1));
+                    rows.push((id(47 - position), position as u32, 0));
                 }
                 let got = machine.step(&rows);
                 for (index, row) in got.iter().step_by(2).enumerate() {

@@ -28,7 +28,7 @@ use crate::pack::GROUP;
 /// Rows up to which reading the weights is what a product waits for.
 const FEW_ROWS: usize = 16;
 /// Units that a thread computes together with many rows.
-const TOGETHER: usize = 2;
+pub const TOGETHER: usize = 2;
 /// Bytes of gate and up that a thread has on its stack at most.
 const STAGED_BYTES: usize = 96 << 10;
 

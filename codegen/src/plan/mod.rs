@@ -17,9 +17,9 @@ pub use lower::{SegmentSource, lower_segment};
 pub use verify::verify;
 
 use crate::kernels::attention::{AttendSpec, CacheShape};
-use crate::kernels::gated::GatedSpec;
+use crate::kernels::gated::{self, GatedSpec};
 use crate::kernels::map::MapOp;
-use crate::kernels::matmul::MatmulSpec;
+use crate::kernels::matmul::{self, MatmulSpec};
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
 use crate::kernels::rotary::Rotation;
@@ -143,9 +143,15 @@ pub enum Partition {
     Rows,
     /// This many items a row.
     RowItems(usize),
-    /// This many items, whatever the rows.
-    Items(usize),
-    /// The kernel gets thread and number of threads and divides its work itself.
+    /// This many items, whatever the rows; with many rows in parts of multiples of `together`, as
+    /// threads come to them.
+    Items {
+        /// How many.
+        items: usize,
+        /// What the widest tiles have.
+        together: usize,
+    },
+    /// The kernel gets thread, number of threads and number of the work, and divides it itself.
     Team,
 }
 
@@ -275,12 +281,21 @@ impl Kernel {
         }
     }
 
+    /// Whether threads may take parts of it as they come to it.
+    pub fn is_work(&self) -> bool {
+        matches!(self.partition(), Partition::Items { .. } | Partition::Team)
+    }
+
     /// How threads divide it.
     pub fn partition(&self) -> Partition {
         match self {
             Kernel::Rounding { spec, .. } => Partition::RowItems(spec.activation.items_per_row()),
-            Kernel::Matmul { spec, .. } => Partition::Items(spec.groups()),
-            Kernel::Gated { spec, .. } => Partition::Items(spec.units()),
+            Kernel::Matmul { spec, .. } => {
+                Partition::Items { items: spec.groups(), together: matmul::TOGETHER }
+            }
+            Kernel::Gated { spec, .. } => {
+                Partition::Items { items: spec.units(), together: gated::TOGETHER }
+            }
             Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,
         }
@@ -294,6 +309,8 @@ pub struct Step {
     pub kernel: Kernel,
     /// Barriers before it.
     pub phase: usize,
+    /// Its number among the works of the phase ([`Kernel::is_work`]).
+    pub work: u32,
 }
 
 /// A buffer of the arena.

@@ -3,23 +3,28 @@
 //! First fit by size: buffers in falling order of size, each at the lowest offset that is free in
 //! all its phases. Deterministic: ties keep the order of creation.
 
+use weir_abi::WORKS;
+
 use super::{Buffer, Kernel, Root, Step, needs_barrier};
 
 /// Bytes from one buffer to the next are multiples of this: a cache line.
 const ALIGN: usize = 64;
 
-/// Phases of kernels in order: each as early as its conflicts with earlier ones permit.
+/// Phases of kernels in order: each as early as its conflicts with earlier ones permit, and as there are
+/// numbers for works.
 pub(super) fn phases(kernels: Vec<Kernel>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::with_capacity(kernels.len());
     for kernel in kernels {
-        let mut phase = steps.last().map_or(0, |step| step.phase);
-        for earlier in steps.iter().rev().take_while(|step| step.phase == phase) {
-            if needs_barrier(&earlier.kernel, &kernel) {
-                phase += 1;
-                break;
-            }
-        }
-        steps.push(Step { kernel, phase });
+        let phase = steps.last().map_or(0, |step| step.phase);
+        let beside: Vec<&Step> = steps.iter().filter(|step| step.phase == phase).collect();
+        let works = beside.iter().filter(|step| step.kernel.is_work()).count() as u32;
+        let conflicts = beside.iter().any(|earlier| needs_barrier(&earlier.kernel, &kernel));
+        let step = if conflicts || kernel.is_work() && works == WORKS {
+            Step { kernel, phase: phase + 1, work: 0 }
+        } else {
+            Step { kernel, phase, work: works }
+        };
+        steps.push(step);
     }
     steps
 }

@@ -1,6 +1,8 @@
 //! Proves a plan from its result alone: no overlap of live buffers, no missing barrier, no view
 //! beyond its buffer.
 
+use weir_abi::WORKS;
+
 use super::{Kernel, Root, SegmentPlan, View, needs_barrier};
 use crate::error::CodegenError;
 
@@ -8,12 +10,19 @@ use crate::error::CodegenError;
 pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
     let fail = |message: String| CodegenError::Plan { segment: plan.name.clone(), message };
     for (index, step) in plan.steps.iter().enumerate() {
+        if step.kernel.is_work() && step.work >= WORKS {
+            return Err(fail(format!("there is no work number {}", step.work)));
+        }
         for (before, earlier) in plan.steps[..index].iter().enumerate() {
             if earlier.phase > step.phase {
                 return Err(fail(format!("kernels {before} and {index} change their order")));
             }
             if earlier.phase == step.phase && needs_barrier(&earlier.kernel, &step.kernel) {
                 return Err(fail(format!("no barrier between kernels {before} and {index}")));
+            }
+            let are_works = earlier.kernel.is_work() && step.kernel.is_work();
+            if earlier.phase == step.phase && are_works && earlier.work == step.work {
+                return Err(fail(format!("kernels {before} and {index} are one work")));
             }
         }
         let mut roots = step.kernel.reads();

@@ -1,11 +1,11 @@
 //! Segments: a plan's kernels, called in order with barriers between phases.
 //!
 //! A segment is entered by every thread of the team. Each calls every kernel with its own share of
-//! the work; a barrier stands between phases and at the end, so that the caller may go on.
+//! the work, or, with many rows, with one part after another until the team has taken all; a barrier stands between phases and at the end, so that the caller may go on.
 
 use std::mem::offset_of;
 
-use weir_abi::{IsaLevel, StepContext};
+use weir_abi::{IsaLevel, MOST_ITEMS, StepContext};
 
 use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
 use crate::kernels::append::{AppendSpec, emit_append};
@@ -52,21 +52,38 @@ pub fn emit_segment(
             let items = match step.kernel.partition() {
                 Partition::Rows => rows,
                 Partition::RowItems(per_row) => b.mul_const(rows, per_row as i64),
-                Partition::Items(items) => b.int(items as i64),
+                Partition::Items { items, .. } => b.int(items as i64),
                 Partition::Team => {
                     let mut arguments = frame.arguments(b, &step.kernel);
-                    arguments.extend([thread, threads]);
+                    let work = b.int(step.work.into());
+                    arguments.extend([thread, threads, work]);
                     b.call(kernel, &arguments);
                     continue;
                 }
             };
-            let (begin, end) = b.partition(items, thread, threads);
-            let any = b.compare(IntCC::SignedLessThan, begin, end);
-            b.if_then(any, |b| {
+            let compute = |b: &mut Body<'_>, part: [Value; 2]| {
                 let mut arguments = frame.arguments(b, &step.kernel);
-                arguments.extend([begin, end]);
+                arguments.extend(part);
                 b.call(kernel, &arguments);
-            });
+            };
+            let by_rule = |b: &mut Body<'_>| {
+                let (begin, end) = b.partition(items, thread, threads);
+                let any = b.compare(IntCC::SignedLessThan, begin, end);
+                b.if_then(any, |b| compute(b, [begin, end]));
+                Vec::new()
+            };
+            match step.kernel.partition() {
+                Partition::Items { items, together } if items < MOST_ITEMS as usize => {
+                    let in_parts = b.comes_in_parts(rows, threads);
+                    let work = [step.work, items as u32, together as u32];
+                    let take = |b: &mut Body<'_>| {
+                        b.for_parts([context, thread], work, compute);
+                        Vec::new()
+                    };
+                    b.if_else(in_parts, take, by_rule);
+                }
+                _ => drop(by_rule(b)),
+            }
         }
         b.barrier(context, thread);
         b.ret(&[]);

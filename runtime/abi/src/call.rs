@@ -13,6 +13,23 @@ pub type Segment = unsafe extern "C" fn(*const StepContext, u32, u32);
 /// Arguments: [`StepContext::team`], this thread's number.
 pub type Barrier = unsafe extern "C" fn(*const c_void, u32);
 
+/// Takes a part of a work that the team divides as its threads come to it. Arguments:
+/// [`StepContext::team`], this thread's number, the work's number between two barriers (below [`WORKS`]),
+/// its items (fewer than [`MOST_ITEMS`]), and of how many a part has whole multiples where it can: of
+/// the last three all threads say the same. Returns the first item in the high half and the one behind
+/// the last in the low half; 0 if all are taken.
+pub type Take = unsafe extern "C" fn(*const c_void, u32, u32, u32, u32) -> u64;
+
+/// Draws the next number of a work: 0, 1, 2, and so on, each for one thread alone. Arguments:
+/// [`StepContext::team`], the work's number between two barriers (below [`WORKS`]).
+pub type Draw = unsafe extern "C" fn(*const c_void, u32) -> u32;
+
+/// Works between two barriers of which threads take parts or draw numbers.
+pub const WORKS: u32 = 4;
+
+/// A work of which threads take parts has fewer items.
+pub const MOST_ITEMS: u32 = 1 << 16;
+
 /// Reports an internal error of model code (for example a score that is not finite).
 /// Arguments: [`StepContext::team`], one of [`Fault`], a detail. Returns; the step goes on with
 /// unspecified values and the request is failed after it.
@@ -57,9 +74,13 @@ pub struct StepContext {
     pub logits: *mut f32,
     /// Barrier of the team.
     pub barrier: Barrier,
+    /// Parts of works, for a team of several threads.
+    pub take: Take,
+    /// Numbers of works, for a team of several threads.
+    pub draw: Draw,
     /// Fault report of the team.
     pub fault: ReportFault,
-    /// First argument of the two above.
+    /// First argument of the four above.
     pub team: *const c_void,
     /// Rows of this call (M), 1 ..= `max_rows`.
     pub rows: u32,

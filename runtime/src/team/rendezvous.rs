@@ -40,6 +40,16 @@ impl Rendezvous {
         }
     }
 
+    /// How often it has been passed, by all threads; the same for each between two barriers.
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Counts from the beginning again. Only while no thread is at the barrier or may come to it.
+    pub(super) fn restart(&self) {
+        self.generation.store(0, Ordering::Relaxed);
+    }
+
     /// Returns when all threads have called it as often as this one.
     pub(super) fn wait(&self) {
         if self.threads == 1 {

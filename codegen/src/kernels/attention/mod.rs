@@ -159,9 +159,10 @@ impl AttendSpec {
     }
 }
 
-/// Emits (context, query, sinks or null, output, shared memory, thread, threads): attention of all
-/// rows of the step. Every thread of the team calls it, and it deals out the work by a fixed rule.
-/// It may wait for the team in between.
+/// Emits (context, query, sinks or null, output, shared memory, thread, threads, number of the work):
+/// attention of all rows of the step. Every thread of the team calls it, and it deals out the work by
+/// a fixed rule or, on wide levels and with many rows, as threads draw numbers. It may wait for the
+/// team in between.
 pub fn emit_attend(
     assembly: &mut Assembly,
     spec: &AttendSpec,
@@ -171,7 +172,7 @@ pub fn emit_attend(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; 8], &[]))?;
     match spec.wide(level) {
         Some((width, scratch)) => {
             let dots = Dots::of(level);

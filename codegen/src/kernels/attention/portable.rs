@@ -74,7 +74,7 @@ pub(super) fn define(
     let heads = item_heads(spec);
     let blocks = spec.score.heads / heads;
     assembly.define(id, |b| {
-        let [context, query, sinks, output, _, thread, threads] = b.params();
+        let [context, query, sinks, output, _, thread, threads, _] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
         let key = b.stack(spec.cache.key_bytes_aside() as u32);

@@ -2,12 +2,13 @@
 //! combined with what.
 //!
 //! Consecutive rows of a step that read the same slots, from nearly the same rows on, form a tile;
-//! with the query heads of one key/value head it is a unit of work, and threads take units in turn.
-//! A unit walks its ranges in chunks of [`CHUNK`] cache rows and those in tiles of [`KEY_TILE`], which
-//! begin at multiples of it in the planes, so that rows whose ranges begin at different places (a
-//! sliding window's) share them. Scores and values are products of register blocks (`tile`), for keys
-//! lie in blocks of one number after another. Tiles that no row reads are skipped. A single row whose key/value heads cannot be dealt
-//! out evenly is divided by chunks as well (`split`).
+//! with the query heads of one key/value head it is a unit of work, and threads take units in turn, or
+//! with many rows as they come to them. A unit walks its ranges in chunks of [`CHUNK`] cache rows and
+//! those in tiles of [`KEY_TILE`], which begin at multiples of it in the planes, so that rows whose
+//! ranges begin at different places (a sliding window's) share them. Scores and values are products of
+//! register blocks (`tile`), for keys lie in blocks of one number after another. Tiles that no row
+//! reads are skipped. A single row whose key/value heads cannot be dealt out evenly is divided by
+//! chunks as well (`split`).
 //!
 //! # Order of sums
 //!
@@ -82,7 +83,7 @@ pub(super) fn define(
     let unpack = Unpack::of(assembly, &spec.cache, true)?;
     let steps = Steps::assemble(assembly, id, width, &tile)?;
     assembly.define(id, |b| {
-        let [context, query, sinks, output, partials, thread, threads] = b.params();
+        let [context, query, sinks, output, partials, thread, threads, work] = b.params();
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = layer_field(b, layer, offset_of!(LayerCall, spans));
@@ -95,7 +96,8 @@ pub(super) fn define(
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
-        let team = Team { thread, threads };
+        let draws = b.comes_in_parts(rows, threads);
+        let team = Team { thread, threads, work, draws };
         // No unit has more queries than all rows together.
         let queries = b.mul_const(rows, unit.heads());
         let least = b.int(tile::amx::LEAST as i64);
@@ -169,6 +171,10 @@ struct Operands {
 struct Team {
     thread: Value,
     threads: Value,
+    /// Number of the work.
+    work: Value,
+    /// Whether threads draw the numbers of units instead of taking them in turn.
+    draws: Value,
 }
 
 /// The range that is being walked, and what is asked for meanwhile.
@@ -195,6 +201,15 @@ struct Chunk {
 }
 
 impl Team {
+    /// The unit that a thread computes first, or after the one before.
+    fn next_unit(&self, b: &mut Body<'_>, context: Value, before: Option<Value>) -> Value {
+        let in_turn = |b: &mut Body<'_>| match before {
+            None => vec![self.thread],
+            Some(before) => vec![b.add(before, self.threads)],
+        };
+        b.if_else(self.draws, |b| vec![b.draw(context, self.work)], in_turn)[0]
+    }
+
     /// Whether the next number is this thread's; numbers are counted in `state + offset`.
     fn takes_next(&self, b: &mut Body<'_>, state: Value, offset: i32) -> Value {
         let number = b.load(POINTER, state, offset);
@@ -252,13 +267,15 @@ impl Unit<'_> {
         });
     }
 
-    /// All tiles of the step, in turn among the threads.
+    /// All tiles of the step, in turn among the threads or as they come to them.
     fn all_tiles(&self, b: &mut Body<'_>, rows: Value, operands: &Operands, team: &Team) {
-        // First row of the tile, number of the unit.
-        let state = b.stack(16);
+        // First row of the tile, number of the unit, number of this thread's next one.
+        let state = b.stack(24);
         let zero = b.int(0);
+        let own = team.next_unit(b, self.context, None);
         b.store(zero, state, 0);
         b.store(zero, state, 8);
+        b.store(own, state, 16);
         let one = b.int(1);
         let behind = b.add_const(rows, 1);
         b.for_range(one, behind, 1, |b, row| {
@@ -269,7 +286,11 @@ impl Unit<'_> {
             let ends = b.compare_const(IntCC::NotEqual, ends, 0);
             b.if_then(ends, |b| {
                 b.for_count(self.parts(), 1, |b, part| {
-                    let is_mine = team.takes_next(b, state, 8);
+                    let number = b.load(POINTER, state, 8);
+                    let behind = b.add_const(number, 1);
+                    b.store(behind, state, 8);
+                    let own = b.load(POINTER, state, 16);
+                    let is_mine = b.compare(IntCC::Equal, number, own);
                     b.if_then(is_mine, |b| {
                         let next = self.next(b, [start, row, is_row], part, team);
                         let rows = RowsOfTile { start, count: b.sub(row, start), part, next };
@@ -279,6 +300,8 @@ impl Unit<'_> {
                             self.combine(b, &rows);
                         });
                         self.finish(b, &rows, operands);
+                        let own = team.next_unit(b, self.context, Some(number));
+                        b.store(own, state, 16);
                     });
                 });
                 b.store(row, state, 0);

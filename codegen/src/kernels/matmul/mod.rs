@@ -69,6 +69,9 @@ use weir_abi::IsaLevel;
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, Signature, signature};
 use crate::pack::{Blocks, GROUP, PackedLayout};
 
+/// Groups of channels that the widest tile of any level has: a part of a product is best a multiple.
+pub const TOGETHER: usize = 4;
+
 /// Arithmetic of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compute {

@@ -29,6 +29,7 @@ mod turn;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 
 use weir_abi::StepContext;
@@ -134,7 +135,7 @@ impl Kernel {
 
     /// Calls a kernel that divides its work itself as a team of threads over an output of poison,
     /// with `shared` floats of it as memory, both between pages without access; returns both. The
-    /// context's barrier is [`wait_for_team`].
+    /// context's barrier is [`wait_for_team`]. It is work number 0.
     fn run_team(
         &self,
         inputs: &[Input<'_>],
@@ -147,20 +148,21 @@ impl Kernel {
         // Addresses, for the threads write to parts of the same memory.
         let mut words: Vec<u64> = inputs.iter().map(|input| input.address()).collect();
         words.extend([&mut out, &mut memory].map(|buffer| buffer.bytes().as_mut_ptr() as u64));
-        self.call_team(&words, threads);
+        self.call_team(&words, threads, &[0]);
         (floats(&out.finish()), floats(&memory.finish()))
     }
 
-    /// Calls a kernel by a team of threads with these words and each thread's place in the team.
-    fn call_team(&self, words: &[u64], threads: usize) {
-        let team = Arc::new(Barrier::new(threads));
+    /// Calls a kernel by a team of threads with these words, each thread's place in the team, and
+    /// more words.
+    fn call_team(&self, words: &[u64], threads: usize, more: &[u64]) {
+        let team = Arc::new(TestTeam { barrier: Barrier::new(threads), drawn: AtomicU32::new(0) });
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let team = Arc::clone(&team);
                 scope.spawn(move || {
                     TEAM.set(Some(team));
                     let place = [thread as u64, threads as u64];
-                    let words = words.iter().chain(&place).copied();
+                    let words = words.iter().chain(&place).chain(more).copied();
                     let mut arguments: Vec<Argument<'_>> = words.map(Argument::Count).collect();
                     self.code.call_kernel(&self.name, &mut arguments);
                 });
@@ -169,13 +171,28 @@ impl Kernel {
     }
 }
 
+/// Threads that call a kernel together.
+struct TestTeam {
+    barrier: Barrier,
+    /// Numbers drawn of its only work.
+    drawn: AtomicU32,
+}
+
 thread_local! {
     /// The team that this thread belongs to.
-    static TEAM: RefCell<Option<Arc<Barrier>>> = const { RefCell::new(None) };
+    static TEAM: RefCell<Option<Arc<TestTeam>>> = const { RefCell::new(None) };
 }
 
 extern "C" fn wait_for_team(_: *const c_void, _: u32) {
-    TEAM.with_borrow(|team| team.as_ref().expect("a thread of a team").wait());
+    TEAM.with_borrow(|team| team.as_ref().expect("a thread of a team").barrier.wait());
+}
+extern "C" fn draw_of_team(_: *const c_void, work: u32) -> u32 {
+    assert_eq!(work, 0);
+    let drawn = |team: &TestTeam| team.drawn.fetch_add(1, Ordering::Relaxed);
+    TEAM.with_borrow(|team| drawn(team.as_ref().expect("a thread of a team")))
+}
+extern "C" fn no_parts(_: *const c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
+    panic!("only segments ask for parts");
 }
 
 /// An argument before the output.
@@ -222,6 +239,8 @@ fn context() -> StepContext {
         head_rows: null(),
         logits: null_mut(),
         barrier: no_barrier,
+        take: no_parts,
+        draw: draw_of_team,
         fault: no_fault,
         team: null(),
         rows: 0,

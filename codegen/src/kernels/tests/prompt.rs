@@ -532,12 +532,12 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     let levels = levels();
     let level = levels[random.below(levels.len())];
     let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
-    Kernel::new(observe).call_team(&words, threads);
+    Kernel::new(observe).call_team(&words, threads, &[]);
     let candidates = prompt.candidates();
     let (observed, second_observed) = (floats(scores.bytes()), floats(second.bytes()));
     let level = levels[random.below(levels.len())];
     let observe = |assembly: &mut Assembly| emit_observe(assembly, "observe", &spec, level);
-    Kernel::new(observe).call_team(&words, threads % 3 + 1);
+    Kernel::new(observe).call_team(&words, threads % 3 + 1, &[]);
     for (before, now) in [(&observed, &mut scores), (&second_observed, &mut second)] {
         assert!(bytes(before) == now.bytes(), "scores depend on threads or the level");
     }
@@ -567,7 +567,7 @@ fn check(random: &mut Random, prompt: &Prompt, has_ties: bool, threads: usize, s
     }
     let asks = prompt.source.asks();
     let compact = |assembly: &mut Assembly| emit_compact(assembly, "compact", &cache, asks);
-    Kernel::new(compact).call_team(&words, threads);
+    Kernel::new(compact).call_team(&words, threads, &[]);
     let positions = positions.finish();
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| positions[at * 4 + byte]));
     for kv_head in 0..cache.kv_heads {

@@ -47,8 +47,8 @@ pub(super) struct Place {
 }
 
 impl Unit<'_> {
-    /// The unit of a tile of rows `start .. row` that a thread takes after `part`. `is_row` says
-    /// whether a row `row` exists.
+    /// The unit of a tile of rows `start .. row` that a thread takes after `part`, or, where it draws
+    /// units, most likely takes. `is_row` says whether a row `row` exists.
     pub(super) fn next(
         &self,
         b: &mut Body<'_>,
