@@ -1,5 +1,6 @@
 //! Whole segments in memory against the interpreter, with poisoned cache rows.
 
+mod interpreted;
 mod rows;
 mod turn;
 
@@ -238,10 +239,36 @@ extern "C" fn report(_: *const c_void, fault: u32, detail: u32) {
     panic!("fault {fault} {detail}");
 }
 
+/// A model's tables.
+struct Header(Vec<u8>);
+
+impl Header {
+    fn word(&self, offset: usize) -> u64 {
+        u64::from_le_bytes(self.0[offset..offset + 8].try_into().unwrap())
+    }
+
+    fn half(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.0[offset..offset + 4].try_into().unwrap())
+    }
+
+    /// Weight offsets from an index on.
+    fn offsets(&self, first: u32) -> Vec<u64> {
+        let table = self.word(offset_of!(ModelHeader, weight_offsets)) as usize;
+        let count = self.word(offset_of!(ModelHeader, weight_offsets) + 8) as usize;
+        (first as usize..count).map(|index| self.word(table + 8 * index)).collect()
+    }
+
+    fn layer_weights(&self, layer: usize) -> Vec<u64> {
+        let table = self.word(offset_of!(ModelHeader, layers)) as usize;
+        let entry = table + layer * size_of::<LayerEntry>();
+        self.offsets(self.half(entry + offset_of!(LayerEntry, weights)))
+    }
+}
+
 /// A compiled model with its memory.
 struct Machine {
     code: ExecutableCode,
-    header: Vec<u8>,
+    header: Header,
     weights: Vec<u8>,
     arena: Vec<u8>,
     hidden: Vec<f32>,
@@ -280,7 +307,7 @@ impl Machine {
         let poison = vec![f32::from_bits(POISON); 2 * PLANE];
         let mut machine = Machine {
             code: ExecutableCode::new(&image.code).unwrap(),
-            header: image.tables,
+            header: Header(image.tables),
             weights,
             arena: Vec::new(),
             hidden: vec![f32::from_bits(POISON); ROWS * WIDTH],
@@ -289,30 +316,9 @@ impl Machine {
             level: level.name(),
             threads,
         };
-        let arena = machine.word(offset_of!(ModelHeader, arena_bytes)) as usize;
+        let arena = machine.header.word(offset_of!(ModelHeader, arena_bytes)) as usize;
         machine.arena = vec![0xff; arena + 64];
         machine
-    }
-
-    fn word(&self, offset: usize) -> u64 {
-        u64::from_le_bytes(self.header[offset..offset + 8].try_into().unwrap())
-    }
-
-    fn half(&self, offset: usize) -> u32 {
-        u32::from_le_bytes(self.header[offset..offset + 4].try_into().unwrap())
-    }
-
-    /// Weight offsets from an index on.
-    fn offsets(&self, first: u32) -> Vec<u64> {
-        let table = self.word(offset_of!(ModelHeader, weight_offsets)) as usize;
-        let count = self.word(offset_of!(ModelHeader, weight_offsets) + 8) as usize;
-        (first as usize..count).map(|index| self.word(table + 8 * index)).collect()
-    }
-
-    fn layer_weights(&self, layer: usize) -> Vec<u64> {
-        let table = self.word(offset_of!(ModelHeader, layers)) as usize;
-        let entry = table + layer * size_of::<LayerEntry>();
-        self.offsets(self.half(entry + offset_of!(LayerEntry, weights)))
     }
 
     fn context(&mut self) -> StepContext {
@@ -405,17 +411,17 @@ impl Machine {
             rows: count,
             ..self.context()
         };
-        let embed = self.offsets(self.half(offset_of!(ModelHeader, embed_weights)));
+        let embed = self.header.offsets(self.header.half(offset_of!(ModelHeader, embed_weights)));
         let level = self.level;
         let name = |segment: &str| format!("{segment}-{level}");
         self.call(&name("embed"), &StepContext { segment_weights: embed.as_ptr(), ..base });
         for layer in 0..LAYERS {
-            let weights = self.layer_weights(layer);
+            let weights = self.header.layer_weights(layer);
             let call = self.layer_call(layer, &spans);
             let context = StepContext { segment_weights: weights.as_ptr(), layer: &call, ..base };
             self.call(&name("layer-0"), &context);
         }
-        let head = self.offsets(self.half(offset_of!(ModelHeader, head_weights)));
+        let head = self.header.offsets(self.header.half(offset_of!(ModelHeader, head_weights)));
         let wanted: Vec<u32> = (0..count).collect();
         let mut logits = vec![7.0f32; rows.len() * VOCABULARY + 16];
         let context = StepContext {
@@ -600,7 +606,8 @@ fn long_prompts_are_scored_and_compacted() {
             rows: 12,
             ..machine.context()
         };
-        let embed = machine.offsets(machine.half(offset_of!(ModelHeader, embed_weights)));
+        let embed =
+            machine.header.offsets(machine.header.half(offset_of!(ModelHeader, embed_weights)));
         machine.call("embed-portable", &StepContext { segment_weights: embed.as_ptr(), ..base });
         let mut queries = vec![f32::from_bits(POISON); 3 * HEADS * HEAD_WIDTH];
         let mut lse = vec![f32::from_bits(POISON); 3 * HEADS];
@@ -610,7 +617,7 @@ fn long_prompts_are_scored_and_compacted() {
             observed_from: 9,
             ..machine.layer_call(0, &spans)
         };
-        let weights = machine.layer_weights(0);
+        let weights = machine.header.layer_weights(0);
         let context = StepContext { segment_weights: weights.as_ptr(), layer: &call, ..base };
         machine.call("layer-0-portable", &context);
         let poison = f32::from_bits(POISON);

@@ -35,4 +35,4 @@ pub mod rows;
 pub mod turn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

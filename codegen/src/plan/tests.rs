@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use weir_abi::IsaLevel;
+use weir_abi::{IsaLevel, WORKS};
 use weir_ir::graph::InputRole;
 use weir_ir::{
     Body, DType, Dim, Element, Op, QuantFormat, Symbol, TensorType, Value, ZeroPoints, ops,
@@ -77,6 +77,33 @@ fn damaged_plans_are_refused() {
     assert!(verify(&plan).is_err());
     let mut plan = chain();
     plan.buffers[0].live = (0, 0);
+    assert!(verify(&plan).is_err());
+    let mut plan = chain();
+    plan.steps[1].work = WORKS;
+    assert!(verify(&plan).is_err());
+}
+
+/// Works of a phase have numbers of their own, and a phase has no more than there are numbers.
+#[test]
+fn works_beside_each_other_are_numbered() {
+    let count = WORKS as usize + 2;
+    let view = |buffer| View::dense(Root::Buffer(buffer), 16, vec![16]);
+    let attend = chain().steps.swap_remove(1).kernel;
+    let Kernel::Attend { spec, sinks, shared, .. } = attend else { panic!("another kernel") };
+    let query = View::dense(Root::Hidden, 16, vec![16]);
+    let kernels = (0..count).map(|buffer| {
+        let (query, sinks, output) = (query.clone(), sinks.clone(), view(buffer));
+        Kernel::Attend { spec, query, sinks, output, shared }
+    });
+    let steps = place::phases(kernels.collect());
+    let places: Vec<(usize, u32)> = steps.iter().map(|step| (step.phase, step.work)).collect();
+    let mut expected: Vec<(usize, u32)> = (0..WORKS).map(|work| (0, work)).collect();
+    expected.extend([(1, 0), (1, 1)]);
+    assert_eq!(places, expected);
+    let (buffers, arena_bytes) = place::buffers(&steps, &vec![64; count], 4);
+    let mut plan = SegmentPlan { steps, buffers, arena_bytes, ..chain() };
+    verify(&plan).unwrap();
+    plan.steps[1].work = 0;
     assert!(verify(&plan).is_err());
 }
 

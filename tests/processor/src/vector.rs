@@ -134,13 +134,17 @@ impl Processor<'_> {
                 self.rearrange(instruction)
             }
             Vpermt2w => self.pick_half_words(instruction),
+            Vpextrb => self.extract_number(instruction, 1),
+            Vpextrw => self.extract_number(instruction, 2),
+            Vpextrd | Vextractps => self.extract_number(instruction, 4),
+            Vpextrq => self.extract_number(instruction, 8),
             Vpinsrw | Vpinsrd => self.insert_number(instruction),
             Vpunpcklwd | Vpunpckhwd => self.interleave_words(instruction),
             Vpshuflw | Vpshufhw => self.shuffle_half_words(instruction),
             Vpshufb => self.shuffle_bytes(instruction),
             Vpackssdw | Vpackusdw | Vpacksswb | Vpackuswb => self.narrow(instruction),
             Vpmovdb | Vpmovsdb | Vpmovusdb => self.narrow_words(instruction),
-            Vcmpps | Vpcmpd | Vpcmpud => self.compare(instruction),
+            Vcmpps | Vcmpss | Vpcmpd | Vpcmpud => self.compare(instruction),
             Vpternlogd => self.ternary(instruction),
             Vblendvps => self.blend(instruction),
             Vpdpbusd | Vpdpwssd | Vdpbf16ps => self.dot(instruction),

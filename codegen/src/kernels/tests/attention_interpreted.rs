@@ -4,12 +4,13 @@
 
 use std::mem::{offset_of, size_of};
 
-use weir_abi::{CacheRange, IsaLevel, LayerCall, RowSpans};
+use weir_abi::{IsaLevel, LayerCall};
 use weir_processor as processor;
 
 use super::attention::{Case, PATTERNS, Sizes, levels};
 use super::attention_planes::Formats;
 use super::attention_random::sizes;
+use super::in_bytes::{bytes_of_layer, bytes_of_spans, put};
 use super::*;
 use crate::image::CodeImage;
 use crate::kernels::attention::{CacheType, emit_attend};
@@ -20,45 +21,6 @@ const MANY: usize = 150;
 
 /// AVX-VNNI attends like AVX2 where a cache holds no codes, AMX like AVX-512.
 const LEVELS: [IsaLevel; 4] = [IsaLevel::Avx2, IsaLevel::AvxVnni, IsaLevel::Avx512, IsaLevel::Amx];
-
-/// Writes a field of a structure that lies in bytes.
-fn put<const N: usize>(place: &mut [u8], at: usize, field: [u8; N]) {
-    place[at..at + N].copy_from_slice(&field);
-}
-
-fn bytes_of_spans(spans: &[RowSpans]) -> Vec<u8> {
-    let mut all = vec![0; size_of_val(spans)];
-    for (span, place) in spans.iter().zip(all.chunks_mut(size_of::<RowSpans>())) {
-        put(place, offset_of!(RowSpans, range_count), span.range_count.to_le_bytes());
-        for (index, range) in span.ranges.iter().enumerate() {
-            let at = offset_of!(RowSpans, ranges) + index * size_of::<CacheRange>();
-            put(place, at + offset_of!(CacheRange, slot), range.slot.to_le_bytes());
-            put(place, at + offset_of!(CacheRange, first), range.first.to_le_bytes());
-            put(place, at + offset_of!(CacheRange, rows), range.rows.to_le_bytes());
-        }
-    }
-    all
-}
-
-/// A layer's call without observed rows.
-fn bytes_of_layer(layer: &LayerCall, spans: u64) -> Vec<u8> {
-    let mut place = vec![0; size_of::<LayerCall>()];
-    for (at, word) in [
-        (offset_of!(LayerCall, keys), layer.keys.addr() as u64),
-        (offset_of!(LayerCall, values), layer.values.addr() as u64),
-        (offset_of!(LayerCall, key_slot_stride), layer.key_slot_stride),
-        (offset_of!(LayerCall, key_head_stride), layer.key_head_stride),
-        (offset_of!(LayerCall, value_slot_stride), layer.value_slot_stride),
-        (offset_of!(LayerCall, value_head_stride), layer.value_head_stride),
-        (offset_of!(LayerCall, spans), spans),
-        (offset_of!(LayerCall, key_ring), layer.key_ring),
-        (offset_of!(LayerCall, value_ring), layer.value_ring),
-    ] {
-        put(&mut place, at, word.to_le_bytes());
-    }
-    put(&mut place, offset_of!(LayerCall, block_rows), layer.block_rows.to_le_bytes());
-    place
-}
 
 /// The whole step on a level, by a team of one or two threads one after the other; and whether they
 /// shared a row.
@@ -113,6 +75,8 @@ fn interpret(case: &Case, level: IsaLevel, threads: usize) -> (Vec<f32>, bool) {
             Argument::Write(&mut shared),
             Argument::Count(*thread),
             Argument::Count(threads as u64),
+            // Number of the work.
+            Argument::Count(0),
             // No arguments of the kernel: what the context leads to.
             Argument::Read(&layer),
             Argument::Read(&spans),

@@ -18,6 +18,7 @@ mod faults;
 mod gated;
 mod groups;
 pub(super) mod guard;
+pub(crate) mod in_bytes;
 mod processor;
 mod prompt;
 mod random;

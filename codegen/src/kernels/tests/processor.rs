@@ -77,7 +77,8 @@ fn avx2() -> Vec<Entry> {
         vpmaddwd(ymm0, ymm1, ymmword_ptr(rdi + 4)); vpaddd(ymm0, ymm1, ymmword_ptr(rdi + 4));
         vpshuflw(ymm0, ymm1, 0x1b); vpshufhw(ymm0, ymm1, 0x36); vpshuflw(xmm0, xmm1, 0x93);
         vphaddd(ymm0, ymm1, ymm2); vphaddd(xmm0, xmm1, xmmword_ptr(rdi + 4));
-        vpsadbw(ymm0, ymm1, ymm2); vpermq(ymm0, ymm1, 0x6c);
+        vpsadbw(ymm0, ymm1, ymm2); vpermq(ymm0, ymm1, 0x6c); vcmpss(xmm0, xmm1, xmm2, 1);
+        vcmpss(xmm0, xmm1, dword_ptr(rdi + 8), 6);
         vpbroadcastd(ymm0, dword_ptr(rdi + 12)); vpbroadcastq(ymm0, xmm1);
         vpbroadcastq(ymm0, qword_ptr(rdi + 12)); vpackuswb(xmm0, xmm1, xmm2);
         vpackssdw(ymm0, ymm1, ymmword_ptr(rdi + 4)); vandps(ymm0, ymm1, ymm2);
@@ -130,6 +131,20 @@ fn frames() -> Vec<Entry> {
             code.vmovq(xmm0, rcx)?;
             code.vmovq(xmm1, rax)?;
             code.vpunpcklqdq(xmm0, xmm0, xmm1)
+        }),
+        entry("numbers out of vectors", |code| {
+            code.vextractps(eax, xmm1, 3)?;
+            code.vpextrd(ecx, xmm2, 1)?;
+            code.vmovd(xmm0, eax)?;
+            code.vpinsrd(xmm0, xmm0, ecx, 1)?;
+            code.vpextrb(eax, xmm1, 13)?;
+            code.vpinsrd(xmm0, xmm0, eax, 2)?;
+            code.vpextrw(eax, xmm2, 6)?;
+            code.vpinsrd(xmm0, xmm0, eax, 3)
+        }),
+        entry("vpextrq", |code| {
+            code.vpextrq(rax, xmm1, 1)?;
+            code.vmovq(xmm0, rax)
         }),
         // Each condition that a comparison of floats may set, a bit of the result.
         entry("ucomiss", |code| {

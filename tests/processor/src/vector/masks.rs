@@ -8,7 +8,9 @@ use crate::{Processor, Step, Stop};
 impl Processor<'_> {
     pub(super) fn compare(&mut self, instruction: &Instruction) -> Step {
         let mnemonic = instruction.mnemonic();
-        let bytes = operand_bytes(instruction, 1);
+        let is_float = matches!(mnemonic, Mnemonic::Vcmpps | Mnemonic::Vcmpss);
+        let is_scalar = mnemonic == Mnemonic::Vcmpss;
+        let bytes = if is_scalar { 4 } else { operand_bytes(instruction, 1) };
         let (a, b) = {
             let first = self.vectors[instruction.op1_register().number()];
             (first, self.vector_operand(instruction, 2, (bytes, 4), true)?)
@@ -17,23 +19,23 @@ impl Processor<'_> {
         let holds = |lane: usize| {
             let (a, b) = (word(&a, lane), word(&b, lane));
             let order = match mnemonic {
-                Mnemonic::Vcmpps => f32::from_bits(a).partial_cmp(&f32::from_bits(b)),
+                _ if is_float => f32::from_bits(a).partial_cmp(&f32::from_bits(b)),
                 Mnemonic::Vpcmpud => Some(a.cmp(&b)),
                 _ => Some((a as i32).cmp(&(b as i32))),
             };
             let equal = order.is_some_and(|order| order.is_eq());
             let less = order.is_some_and(|order| order.is_lt());
-            Some(match (mnemonic, predicate & 15) {
+            Some(match (is_float, predicate & 15) {
                 (_, 0) => equal,
                 (_, 1) => less,
                 (_, 2) => less || equal,
-                (Mnemonic::Vcmpps, 3) => order.is_none(),
+                (true, 3) => order.is_none(),
                 (_, 4) => !equal,
                 (_, 5) => !less,
                 (_, 6) => !(less || equal),
-                (Mnemonic::Vcmpps, 7) => order.is_some(),
-                (Mnemonic::Vcmpps, 13) => order.is_some_and(|order| order.is_ge()),
-                (Mnemonic::Vcmpps, 14) => order.is_some_and(|order| order.is_gt()),
+                (true, 7) => order.is_some(),
+                (true, 13) => order.is_some_and(|order| order.is_ge()),
+                (true, 14) => order.is_some_and(|order| order.is_gt()),
                 _ => return None,
             })
         };
@@ -46,6 +48,9 @@ impl Processor<'_> {
             return Ok(());
         }
         let value = from_words(bytes / 4, |lane| u32::MAX * u32::from(holds(lane) == Some(true)));
+        if is_scalar {
+            return self.set_scalar(instruction, &a, f32::from_bits(word(&value, 0)));
+        }
         self.set_vector(instruction, (bytes, 4), &value)
     }
 

@@ -155,6 +155,20 @@ impl Processor<'_> {
     }
 
     /// An integer in the place of one of the first 128 bits' elements.
+    /// A number of a vector to memory, or to a general register, whose other bits become zero.
+    pub(super) fn extract_number(&mut self, instruction: &Instruction, bytes: usize) -> Step {
+        let value = self.vectors[instruction.op1_register().number()];
+        let lane = usize::from(instruction.immediate8()) % (16 / bytes);
+        let mut number = [0; 8];
+        number[..bytes].copy_from_slice(&value[lane * bytes..(lane + 1) * bytes]);
+        let number = u64::from_le_bytes(number);
+        if instruction.op0_kind() == OpKind::Register {
+            self.set_general(instruction.op0_register().full_register(), number);
+            return Ok(());
+        }
+        self.set_integer_operand(instruction, 0, bytes, number)
+    }
+
     pub(super) fn insert_number(&mut self, instruction: &Instruction) -> Step {
         let bytes = if instruction.mnemonic() == Mnemonic::Vpinsrw { 2 } else { 4 };
         let mut value = self.vectors[instruction.op1_register().number()];
