@@ -32,9 +32,6 @@ pub const INTS: Type = types::I32X4;
 /// Sixteen bytes.
 pub const BYTES: Type = types::I8X16;
 
-/// Rows of a step from which on threads take parts of a kernel's work instead of a fixed share.
-const ROWS_IN_PARTS: i64 = 32;
-
 /// How many elements one turn of a loop handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
@@ -602,13 +599,12 @@ impl<'a> Body<'a> {
     }
 
     /// Whether threads divide the work of so many rows as they come to it: there are several, and
-    /// rows enough that a part takes longer than asking for it, and that reading weights in the order
-    /// in which they lie is not what counts.
-    pub fn comes_in_parts(&mut self, rows: Value, threads: Value) -> Value {
+    /// at least `from` rows.
+    pub fn comes_in_parts(&mut self, rows: Value, threads: Value, from: usize) -> Value {
         let is_alone = self.compare_const(IntCC::Equal, threads, 1);
         let none = self.int(0);
         let rows = self.select(is_alone, none, rows);
-        self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, ROWS_IN_PARTS)
+        self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, from as i64)
     }
 
     /// Parts of work number `work` that this thread takes, `begin .. end` of `items`, until none is

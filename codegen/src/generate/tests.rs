@@ -215,25 +215,21 @@ static PAIR_IN_USE: Mutex<()> = Mutex::new(());
 extern "C" fn wait_alone(_: *const c_void, _: u32) {}
 extern "C" fn wait_for_pair(_: *const c_void, _: u32) {
     if PAIR.wait().is_leader() {
-        *TAKEN.lock().unwrap() = [0; WORKS as usize];
+        *DRAWN.lock().unwrap() = [0; WORKS as usize];
     }
     PAIR.wait();
 }
 
-/// Items taken of each work of the pair, or numbers drawn.
-static TAKEN: Mutex<[u32; WORKS as usize]> = Mutex::new([0; WORKS as usize]);
+/// Numbers drawn of each work of the pair.
+static DRAWN: Mutex<[u32; WORKS as usize]> = Mutex::new([0; WORKS as usize]);
 
-/// Parts in order, whoever asks.
-extern "C" fn take(_: *const c_void, _: u32, work: u32, items: u32, together: u32) -> u64 {
-    let taken = &mut TAKEN.lock().unwrap()[work as usize];
-    let begin = *taken;
-    *taken = items.min(begin + together);
-    if begin < items { u64::from(begin) << 32 | u64::from(*taken) } else { 0 }
+extern "C" fn take(_: *const c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
+    panic!("these products are too small to come in parts");
 }
 extern "C" fn draw(_: *const c_void, work: u32) -> u32 {
-    let taken = &mut TAKEN.lock().unwrap()[work as usize];
-    *taken += 1;
-    *taken - 1
+    let drawn = &mut DRAWN.lock().unwrap()[work as usize];
+    *drawn += 1;
+    *drawn - 1
 }
 extern "C" fn report(_: *const c_void, fault: u32, detail: u32) {
     panic!("fault {fault} {detail}");
@@ -482,7 +478,7 @@ fn results_do_not_depend_on_threads_or_company() {
         for threads in [1, 2] {
             let mut machine = Machine::new(&graph, level, threads);
             // The sequence in tiles, a second one of other tokens among its rows. The last step has
-            // rows enough for threads to take parts of its work.
+            // rows enough for threads to draw units of its attention.
             for (begin, end) in [(0, 5), (5, 6), (6, 12), (12, 36)] {
                 let mut rows = Vec::new();
                 for position in begin..end {

@@ -143,13 +143,14 @@ pub enum Partition {
     Rows,
     /// This many items a row.
     RowItems(usize),
-    /// This many items, whatever the rows; with many rows in parts of multiples of `together`, as
-    /// threads come to them.
+    /// This many items, whatever the rows; with many rows in parts, as threads come to them.
     Items {
         /// How many.
         items: usize,
-        /// What the widest tiles have.
+        /// What the widest tiles have, so that parts are best multiples of it.
         together: usize,
+        /// Rows from which on it comes in parts.
+        from_rows: usize,
     },
     /// The kernel gets thread, number of threads and number of the work, and divides it itself.
     Team,
@@ -290,12 +291,16 @@ impl Kernel {
     pub fn partition(&self) -> Partition {
         match self {
             Kernel::Rounding { spec, .. } => Partition::RowItems(spec.activation.items_per_row()),
-            Kernel::Matmul { spec, .. } => {
-                Partition::Items { items: spec.groups(), together: matmul::TOGETHER }
-            }
-            Kernel::Gated { spec, .. } => {
-                Partition::Items { items: spec.units(), together: gated::TOGETHER }
-            }
+            Kernel::Matmul { spec, .. } => Partition::Items {
+                items: spec.groups(),
+                together: matmul::TOGETHER,
+                from_rows: spec.rows_in_parts(),
+            },
+            Kernel::Gated { spec, .. } => Partition::Items {
+                items: spec.units(),
+                together: gated::TOGETHER,
+                from_rows: spec.product.rows_in_parts(),
+            },
             Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,
         }

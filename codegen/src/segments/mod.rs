@@ -73,8 +73,8 @@ pub fn emit_segment(
                 Vec::new()
             };
             match step.kernel.partition() {
-                Partition::Items { items, together } if items < MOST_ITEMS as usize => {
-                    let in_parts = b.comes_in_parts(rows, threads);
+                Partition::Items { items, together, from_rows } if items < MOST_ITEMS as usize => {
+                    let in_parts = b.comes_in_parts(rows, threads, from_rows);
                     let work = [step.work, items as u32, together as u32];
                     let take = |b: &mut Body<'_>| {
                         b.for_parts([context, thread], work, compute);

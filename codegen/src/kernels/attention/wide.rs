@@ -62,6 +62,9 @@ use self::steps::Steps;
 pub(super) const CHUNK: i64 = 512;
 const TILE: i64 = KEY_TILE as i64;
 const SPAN: i64 = size_of::<RowSpans>() as i64;
+/// Rows of a step from which on threads draw units. A unit that is taken in turn is known early, so its
+/// first cache rows can be asked for; with fewer rows, of as many sequences, that counts for more.
+const ROWS_TO_DRAW: usize = 32;
 
 pub(super) fn define(
     assembly: &mut Assembly,
@@ -96,7 +99,7 @@ pub(super) fn define(
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
-        let draws = b.comes_in_parts(rows, threads);
+        let draws = b.comes_in_parts(rows, threads, ROWS_TO_DRAW);
         let team = Team { thread, threads, work, draws };
         // No unit has more queries than all rows together.
         let queries = b.mul_const(rows, unit.heads());

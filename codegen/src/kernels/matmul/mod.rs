@@ -72,6 +72,13 @@ use crate::pack::{Blocks, GROUP, PackedLayout};
 /// Groups of channels that the widest tile of any level has: a part of a product is best a multiple.
 pub const TOGETHER: usize = 4;
 
+/// Least rows of a product that threads take in parts: with fewer, reading the weights is what it waits
+/// for, and memory gives one stream of them faster than several.
+const LEAST_IN_PARTS: usize = 8;
+/// Multiplications of such a product. It takes some tens of microseconds then, and a part, of which
+/// there may be ten a thread, longer than asking for it.
+const MULTIPLICATIONS_IN_PARTS: usize = 1 << 26;
+
 /// Arithmetic of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compute {
@@ -192,6 +199,12 @@ impl MatmulSpec {
     /// Groups of channels that threads divide.
     pub fn groups(&self) -> usize {
         self.layout.groups()
+    }
+
+    /// Rows from which on threads take parts of it as they come to them.
+    pub fn rows_in_parts(&self) -> usize {
+        let of_row = self.layout.channels.saturating_mul(self.layout.reduction).max(1);
+        MULTIPLICATIONS_IN_PARTS.div_ceil(of_row).max(LEAST_IN_PARTS)
     }
 
     /// Rows that a level's kernel computes before it walks the weights again.

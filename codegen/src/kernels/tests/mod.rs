@@ -19,6 +19,7 @@ mod gated;
 mod groups;
 pub(super) mod guard;
 pub(crate) mod in_bytes;
+mod parts;
 mod processor;
 mod prompt;
 mod random;
@@ -155,8 +156,9 @@ impl Kernel {
 
     /// Calls a kernel by a team of threads with these words, each thread's place in the team, and
     /// more words.
-    fn call_team(&self, words: &[u64], threads: usize, more: &[u64]) {
-        let team = Arc::new(TestTeam { barrier: Barrier::new(threads), drawn: AtomicU32::new(0) });
+    fn call_team(&self, words: &[u64], threads: usize, more: &[u64]) -> Arc<TestTeam> {
+        let [drawn, taken, parts] = [(); 3].map(|()| AtomicU32::new(0));
+        let team = Arc::new(TestTeam { barrier: Barrier::new(threads), drawn, taken, parts });
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let team = Arc::clone(&team);
@@ -169,14 +171,19 @@ impl Kernel {
                 });
             }
         });
+        team
     }
 }
 
-/// Threads that call a kernel together.
+/// Threads that call a kernel together, which is their only work.
 struct TestTeam {
     barrier: Barrier,
-    /// Numbers drawn of its only work.
+    /// Numbers drawn.
     drawn: AtomicU32,
+    /// Items taken, in order and whoever asks.
+    taken: AtomicU32,
+    /// In how many parts.
+    parts: AtomicU32,
 }
 
 thread_local! {
@@ -192,8 +199,17 @@ extern "C" fn draw_of_team(_: *const c_void, work: u32) -> u32 {
     let drawn = |team: &TestTeam| team.drawn.fetch_add(1, Ordering::Relaxed);
     TEAM.with_borrow(|team| drawn(team.as_ref().expect("a thread of a team")))
 }
-extern "C" fn no_parts(_: *const c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
-    panic!("only segments ask for parts");
+extern "C" fn take_of_team(_: *const c_void, _: u32, work: u32, items: u32, least: u32) -> u64 {
+    assert_eq!(work, 0);
+    let take = |team: &TestTeam| {
+        let begin = team.taken.fetch_add(least, Ordering::Relaxed);
+        if begin >= items {
+            return 0;
+        }
+        team.parts.fetch_add(1, Ordering::Relaxed);
+        u64::from(begin) << 32 | u64::from(items.min(begin + least))
+    };
+    TEAM.with_borrow(|team| take(team.as_ref().expect("a thread of a team")))
 }
 
 /// An argument before the output.
@@ -240,7 +256,7 @@ fn context() -> StepContext {
         head_rows: null(),
         logits: null_mut(),
         barrier: no_barrier,
-        take: no_parts,
+        take: take_of_team,
         draw: draw_of_team,
         fault: no_fault,
         team: null(),
