@@ -4,9 +4,10 @@
 //! visits: every thread calls their segments one after the other by itself, and meets the others
 //! only at the barriers of the segments, the last of which stands at each segment's end. Segments
 //! divide their work by a fixed rule over (thread, threads), or, with many rows, as threads come to
-//! it (`deal`); no sum is ever divided, so no result depends on either. This is one of the few files that may use `unsafe`: it turns the slices of an
-//! [`Entry`] and its [`Visit`]s into the pointers of a [`StepContext`] and calls model code with
-//! them, and it asks the system for state that threads may use.
+//! it (`deal`); no sum is ever divided, so no result depends on either. This is one of the few files
+//! that may use `unsafe`: it turns the slices of an [`Entry`] and its [`Visit`]s into the pointers of
+//! a [`StepContext`] and calls model code with them, and it asks the system for state that threads may
+//! use.
 
 #![allow(unsafe_code)]
 

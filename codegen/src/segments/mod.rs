@@ -1,7 +1,8 @@
 //! Segments: a plan's kernels, called in order with barriers between phases.
 //!
 //! A segment is entered by every thread of the team. Each calls every kernel with its own share of
-//! the work, or, with many rows, with one part after another until the team has taken all; a barrier stands between phases and at the end, so that the caller may go on.
+//! the work, or, with many rows, with one part after another until the team has taken all; a barrier
+//! stands between phases and at the end, so that the caller may go on.
 
 use std::mem::offset_of;
 
