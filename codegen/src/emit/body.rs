@@ -598,13 +598,13 @@ impl<'a> Body<'a> {
         self.call_team(context, offset_of!(StepContext, fault), &[number, detail], &[]);
     }
 
-    /// Whether threads divide the work of so many rows as they come to it: there are several, and
-    /// at least `from` rows.
-    pub fn comes_in_parts(&mut self, rows: Value, threads: Value, from: usize) -> Value {
+    /// Whether a team of several threads has at least so many rows, without which its threads do not
+    /// divide a work as they come to it.
+    pub fn has_rows(&mut self, rows: Value, threads: Value, least: usize) -> Value {
         let is_alone = self.compare_const(IntCC::Equal, threads, 1);
         let none = self.int(0);
         let rows = self.select(is_alone, none, rows);
-        self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, from as i64)
+        self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, least as i64)
     }
 
     /// Parts of work number `work` that this thread takes, `begin .. end` of `items`, until none is

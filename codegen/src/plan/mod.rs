@@ -149,8 +149,8 @@ pub enum Partition {
         items: usize,
         /// What the widest tiles have, so that parts are best multiples of it.
         together: usize,
-        /// Rows from which on it comes in parts.
-        from_rows: usize,
+        /// Multiplications of a row, of which many rows make many.
+        multiplications: usize,
     },
     /// The kernel gets thread, number of threads and number of the work, and divides it itself.
     Team,
@@ -294,12 +294,12 @@ impl Kernel {
             Kernel::Matmul { spec, .. } => Partition::Items {
                 items: spec.groups(),
                 together: matmul::TOGETHER,
-                from_rows: spec.rows_in_parts(),
+                multiplications: spec.multiplications(),
             },
             Kernel::Gated { spec, .. } => Partition::Items {
                 items: spec.units(),
                 together: gated::TOGETHER,
-                from_rows: spec.product.rows_in_parts(),
+                multiplications: spec.product.multiplications(),
             },
             Kernel::Attend { .. } => Partition::Team,
             _ => Partition::Rows,

@@ -8,12 +8,14 @@ use std::mem::offset_of;
 
 use weir_abi::{IsaLevel, MOST_ITEMS, StepContext};
 
-use crate::emit::{Assembly, Body, EmitError, FuncId, IntCC, POINTER, Value, segment_signature};
+use crate::emit::{
+    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, POINTER, Value, segment_signature,
+};
 use crate::kernels::append::{AppendSpec, emit_append};
 use crate::kernels::attention::emit_attend;
 use crate::kernels::gated::emit_gated;
 use crate::kernels::map::{MapSpec, emit_map};
-use crate::kernels::matmul::emit_matmul;
+use crate::kernels::matmul::{LEAST_IN_PARTS, MULTIPLICATIONS_IN_PARTS, emit_matmul};
 use crate::kernels::norm::{NormSpec, emit_norm};
 use crate::kernels::reduce::emit_reduce;
 use crate::kernels::rotary::{RotarySpec, emit_rotary};
@@ -74,8 +76,10 @@ pub fn emit_segment(
                 Vec::new()
             };
             match step.kernel.partition() {
-                Partition::Items { items, together, from_rows } if items < MOST_ITEMS as usize => {
-                    let in_parts = b.comes_in_parts(rows, threads, from_rows);
+                Partition::Items { items, together, multiplications }
+                    if items < MOST_ITEMS as usize =>
+                {
+                    let in_parts = comes_in_parts(b, rows, threads, multiplications);
                     let work = [step.work, items as u32, together as u32];
                     let take = |b: &mut Body<'_>| {
                         b.for_parts([context, thread], work, compute);
@@ -90,6 +94,15 @@ pub fn emit_segment(
         b.ret(&[]);
     })?;
     Ok(id)
+}
+
+/// Whether threads take parts of a product: each has multiplications enough that asking is nothing.
+fn comes_in_parts(b: &mut Body<'_>, rows: Value, threads: Value, multiplications: usize) -> Value {
+    let has_rows = b.has_rows(rows, threads, LEAST_IN_PARTS);
+    let all = b.mul_const(rows, multiplications as i64);
+    let wanted = b.mul_const(threads, MULTIPLICATIONS_IN_PARTS as i64);
+    let are_enough = b.compare(IntCC::SignedGreaterThanOrEqual, all, wanted);
+    b.ins().band(has_rows, are_enough)
 }
 
 fn map_spec(op: crate::kernels::map::MapOp, inputs: &[View], output: &View) -> MapSpec {

@@ -99,7 +99,7 @@ pub(super) fn define(
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
-        let draws = b.comes_in_parts(rows, threads, ROWS_TO_DRAW);
+        let draws = b.has_rows(rows, threads, ROWS_TO_DRAW);
         let team = Team { thread, threads, work, draws };
         // No unit has more queries than all rows together.
         let queries = b.mul_const(rows, unit.heads());

@@ -74,10 +74,10 @@ pub const TOGETHER: usize = 4;
 
 /// Least rows of a product that threads take in parts: with fewer, reading the weights is what it waits
 /// for, and memory gives one stream of them faster than several.
-const LEAST_IN_PARTS: usize = 8;
-/// Multiplications of such a product. It takes some tens of microseconds then, and a part, of which
-/// there may be ten a thread, longer than asking for it.
-const MULTIPLICATIONS_IN_PARTS: usize = 1 << 26;
+pub const LEAST_IN_PARTS: usize = 8;
+/// Multiplications a thread of such a product. It takes some tens of microseconds then, and a part, of
+/// which there may be ten a thread, longer than asking for it.
+pub const MULTIPLICATIONS_IN_PARTS: usize = 1 << 25;
 
 /// Arithmetic of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,10 +201,10 @@ impl MatmulSpec {
         self.layout.groups()
     }
 
-    /// Rows from which on threads take parts of it as they come to them.
-    pub fn rows_in_parts(&self) -> usize {
-        let of_row = self.layout.channels.saturating_mul(self.layout.reduction).max(1);
-        MULTIPLICATIONS_IN_PARTS.div_ceil(of_row).max(LEAST_IN_PARTS)
+    /// Multiplications of a row.
+    pub fn multiplications(&self) -> usize {
+        // Both are below 2³¹, see `supported`.
+        self.layout.channels * self.layout.reduction
     }
 
     /// Rows that a level's kernel computes before it walks the weights again.

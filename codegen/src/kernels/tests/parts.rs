@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::attention::levels;
 use super::*;
-use crate::kernels::matmul::{Compute, MatmulSpec};
+use crate::kernels::matmul::{Compute, LEAST_IN_PARTS, MULTIPLICATIONS_IN_PARTS, MatmulSpec};
 use crate::pack::{DenseRows, PackedLayout, WeightFormat, pack_dense};
 use crate::plan::{Kernel as Planned, Root, SegmentPlan, Step, View};
 use crate::segments::emit_segment;
@@ -28,7 +28,10 @@ fn parts_of_a_product_have_its_bits() {
     let layout =
         PackedLayout { channels: CHANNELS, reduction: REDUCTION, format: WeightFormat::F32 };
     let spec = MatmulSpec::new(layout, Compute::F32);
-    let from = spec.rows_in_parts();
+    let from = |threads: usize| {
+        (threads * MULTIPLICATIONS_IN_PARTS).div_ceil(spec.multiplications()).max(LEAST_IN_PARTS)
+    };
+    let most = from(3);
     let mut weight = vec![0; layout.bytes()];
     pack_dense(&layout, &Weight, &mut weight).unwrap();
     let product = Planned::Matmul {
@@ -45,11 +48,11 @@ fn parts_of_a_product_have_its_bits() {
         buffers: Vec::new(),
         weights: Vec::new(),
         arena_bytes: 0,
-        max_rows: from,
+        max_rows: most,
         head: false,
     };
     let mut random = Random::new(71);
-    let mut hidden = random.units(from * REDUCTION);
+    let mut hidden = random.units(most * REDUCTION);
     let offsets = [0u64];
     for level in levels() {
         let kernel = Kernel::new(|assembly| emit_segment(assembly, &plan, level, false));
@@ -68,14 +71,14 @@ fn parts_of_a_product_have_its_bits() {
             let team = kernel.call_team(&words, threads, &[]);
             (output, team.parts.load(Ordering::Relaxed))
         };
-        let (alone, none) = run(from, 1);
+        let (alone, none) = run(most, 1);
         assert_eq!(none, 0);
         for threads in [2, 3] {
-            let (got, parts) = run(from, threads);
+            let (got, parts) = run(from(threads), threads);
             assert!(parts > threads as u32, "{level:?}: {parts} parts");
             let same = got.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{level:?} by {threads} threads");
-            let (fewer, none) = run(from - 1, threads);
+            let (fewer, none) = run(from(threads) - 1, threads);
             assert_eq!(none, 0);
             assert!(fewer[..] == alone[..fewer.len()], "{level:?} by shares of {threads}");
         }
