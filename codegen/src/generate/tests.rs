@@ -513,6 +513,19 @@ fn bf16_stays_near_and_does_not_depend_on_threads() {
     }
 }
 
+/// Codes about their middle with their scales, so many of each in a row.
+fn symmetric(codes: Vec<u8>, scales: Vec<u8>, [reduction, blocks]: [usize; 2]) -> ConstData {
+    ConstData::Quantised(QuantData {
+        codes: codes.into(),
+        code_strides: [reduction, 1],
+        signed: false,
+        scales: scales.into(),
+        scale_strides: [blocks, 1],
+        zeros: None,
+        zero_strides: [0, 0],
+    })
+}
+
 /// Replaces the gate's weights by int4 ones.
 fn quantise_gates(graph: &mut Graph) {
     let blocks = WIDTH.div_ceil(16);
@@ -530,15 +543,7 @@ fn quantise_gates(graph: &mut Graph) {
         let codes: Vec<u8> = (0..INNER * WIDTH / 2).map(|i| (i * 41 + layer) as u8).collect();
         let scales: Vec<u8> =
             (0..INNER * blocks).flat_map(|i| (0.05 * noise(7, i)).to_le_bytes()).collect();
-        let data = ConstData::Quantised(QuantData {
-            codes: codes.into(),
-            code_strides: [WIDTH, 1],
-            signed: false,
-            scales: scales.into(),
-            scale_strides: [blocks, 1],
-            zeros: None,
-            zero_strides: [0, 0],
-        });
+        let data = symmetric(codes, scales, [WIDTH, blocks]);
         for (_, constant) in graph.constants.iter_mut() {
             if constant.name == name {
                 *constant = Constant { name: name.clone(), ty: ty.clone(), data: data.clone() };

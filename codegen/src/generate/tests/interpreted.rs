@@ -44,15 +44,7 @@ fn weight(graph: &mut Graph, seed: usize, [channels, reduction]: [usize; 2]) -> 
         f16::from_f32(if noise < 0.0 { -significant } else { significant })
     };
     let scales: Vec<u8> = (0..channels * blocks).flat_map(|i| scale(i).to_le_bytes()).collect();
-    let data = ConstData::Quantised(QuantData {
-        codes: codes.into(),
-        code_strides: [reduction, 1],
-        signed: false,
-        scales: scales.into(),
-        scale_strides: [blocks, 1],
-        zeros: None,
-        zero_strides: [0, 0],
-    });
+    let data = symmetric(codes, scales, [reduction, blocks]);
     let ty = quantised(channels, reduction);
     graph.constants.push(Constant { name: format!("q{seed}"), ty, data })
 }
