@@ -277,15 +277,7 @@ impl Interpreted {
                 key_head_stride: key_head,
                 value_slot_stride: KV as u64 * value_head,
                 value_head_stride: value_head,
-                spans: null(),
-                observed_queries: std::ptr::null_mut(),
-                observed_lse: std::ptr::null_mut(),
-                observed_from: 0,
-                layer: 0,
-                key_ring: 0,
-                value_ring: 0,
-                block_rows: 0,
-                heads: null(),
+                ..nothing_observed()
             },
             at[2],
         );
