@@ -58,9 +58,9 @@ use avx512::ManyRows;
 
 pub use quantise::{Activation, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
-    EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
-    POWER_CARRY, POWER_INVERSE, POWER_LOWERED, UNITS, VALUE_ORDER, for_rows, largest_of_row,
-    paired_eights, quantise_block, values_at, zeros_behind,
+    BEGIN, EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS,
+    PAIRS_BEGIN, POWER_CARRY, POWER_INVERSE, POWER_LOWERED, TO_ANCHOR, UNITS, VALUE_ORDER,
+    for_rows, largest_of_row, paired_eights, quantise_block, values_at, zeros_behind,
 };
 pub use row::emit_unpack_row;
 
@@ -196,6 +196,13 @@ impl MatmulSpec {
         self.activation().and_then(Activation::form).map_or(0, Form::record_bytes)
     }
 
+    /// Whether integer sums begin as the bits of a float (see `quantise`): `t · activation_scale` is that
+    /// float less its anchor, and `acc = fma(t · activation_scale, weight_scale, acc)`.
+    fn is_anchored(&self) -> bool {
+        let form = self.activation().and_then(Activation::form);
+        form.is_some_and(|form| form.scaling == Scaling::Power)
+    }
+
     /// Groups of channels that threads divide.
     pub fn groups(&self) -> usize {
         self.layout.groups()
@@ -236,16 +243,17 @@ impl MatmulSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
-        // What a record's scale was taken over is nothing that a product sees.
+        // Whether a record's scale was taken over a block or a row is nothing that a product sees.
         let compute = if self.compute.is_integer() { Compute::Int8 } else { self.compute };
         format!(
-            "matmul-{}-{}-{}x{}{}{}{}-x{}-y{}-{}",
+            "matmul-{}-{}-{}x{}{}{}{}{}-x{}-y{}-{}",
             self.layout.format.name(),
             compute.name(),
             self.layout.channels,
             self.layout.reduction,
             if self.bias { "-bias" } else { "" },
             if self.residual { "-residual" } else { "" },
+            if self.is_anchored() { "-anchored" } else { "" },
             if self.in_bf16 { "-bf16" } else { "" },
             self.input_row_bytes(),
             self.output_stride,

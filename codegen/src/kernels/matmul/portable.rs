@@ -4,7 +4,7 @@
 //! accumulators stay in registers over the whole reduction. For each group of channels all rows are
 //! computed, so that weights come from memory once, and then from the cache.
 
-use super::{MINUS_SUM, MatmulSpec, decode};
+use super::{BEGIN, MINUS_SUM, MatmulSpec, decode};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Value,
     types,
@@ -246,10 +246,19 @@ fn integer_sums(
                 let scale_at = row as i32 * spec.input_row_bytes() as i32 + block as i32;
                 let scale = b.load(FLOAT, input, scale_at);
                 let scale = b.splat(scale);
+                let (weight_scale, zero) = parameters[quarter];
+                if spec.is_anchored() {
+                    let begin = b.load(INT, input, scale_at + BEGIN as i32);
+                    let begin = b.splat(begin);
+                    let bits = b.add(whole[place], begin);
+                    let anchored = b.bitcast(LANES, bits);
+                    let product = b.fsub(anchored, scale);
+                    next.push(b.fma(product, weight_scale, sums[place]));
+                    continue;
+                }
                 let minus_sum = b.load(INT, input, scale_at + MINUS_SUM as i32);
                 let minus_sum = b.to_float(minus_sum);
                 let minus_sum = b.splat(minus_sum);
-                let (weight_scale, zero) = parameters[quarter];
                 let product = b.to_float(whole[place]);
                 let product = b.fma(zero, minus_sum, product);
                 let scale = b.fmul(weight_scale, scale);

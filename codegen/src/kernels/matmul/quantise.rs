@@ -7,10 +7,21 @@
 //! value that is not a number makes the scale, and so every output of the row, not a number. Elements
 //! beyond K are 0.
 //!
-//! Where the weights' scales are short ([`ScaleType::Short`]) the block's scale is a power of two, the
-//! least s with m ≤ 120.5 s: codes are x / s rounded, at most 120, and a code times its scale is exact in
+//! Where the weights are int4 with short scales ([`ScaleType::Short`]) about an implied zero point, the
+//! block's scale is a power of two, the least s with m ≤ 120.5 s: codes are x / s rounded, at most 120, and a code times its scale is exact in
 //! bf16. Blocks with m ≤ 2⁻⁸⁰ have scale 0 and codes 0, those with m ≥ 2¹⁰⁰ a scale that is not a number:
 //! products of such numbers with such weights neither leave the range of f32 nor become subnormal.
+//!
+//! # Sums that begin as floats
+//!
+//! A power of two s lets an integer sum t become the float s·t without a conversion: the bits of
+//! 1.5 · 2²³ · s, the *anchor*, plus t as an integer are those of the anchor plus s·t, exactly, as long as
+//! |t| < 2²². So where weights have an implied zero point such a record has other numbers behind its codes,
+//! in the same places: the anchor (f32), its bits − 8 Σ a, and its bits with what sums in pairs begin with
+//! (i32). A version begins with one of the latter, adds its products, takes the anchor off as a float, which
+//! is exact, too, and adds s·t times the weight's scale: the product of both scales is not computed at all,
+//! and the sum's bits are the same, for a power of two rounds nothing. The anchor of scale 0 is 0; that of a
+//! scale that is not a number is none, and its codes are 0, so its bits stay.
 //!
 //! For tiles of bf16 such a record has, 64 bytes behind its beginning, its values once more: in bf16,
 //! exactly, in the order in which weights are taken apart.
@@ -45,7 +56,7 @@ use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Lanes,
     POINTER, Value, signature,
 };
-use crate::pack::ScaleType;
+use crate::pack::{Blocks, ScaleType, WeightFormat, ZeroPoint};
 
 /// Below this no element is distinguished from zero: 120.1 / m would overflow soon.
 pub(in crate::kernels) const NEGLIGIBLE: f32 = 1e-30;
@@ -68,6 +79,9 @@ pub(in crate::kernels) const EXPONENT: u32 = 0x7f80_0000;
 /// The bits of a power of two's inverse are this minus its own, before they are lowered.
 pub(in crate::kernels) const POWER_INVERSE: u32 = 2 * (127 << 23) + POWER_LOWERED;
 
+/// From the bits of a scale that is a power of two to those of its anchor, 1.5 · 2²³ times as much.
+pub(in crate::kernels) const TO_ANCHOR: u32 = (23 << 23) | (1 << 22);
+
 const fn from_power(exponent: i32) -> f32 {
     f32::from_bits(((127 + exponent) as u32) << 23)
 }
@@ -80,6 +94,8 @@ pub(in crate::kernels) const UNITS: f32 = 120.1;
 const RECORD_TAIL: usize = 12;
 /// Where a record has minus the sum of its codes, from its scale on.
 pub(in crate::kernels) const MINUS_SUM: usize = 4;
+/// Where a record with an anchor, which stands in the scale's place, has what sums begin with.
+pub(in crate::kernels) const BEGIN: usize = 4;
 /// Where a record has what sums in pairs begin with, from its scale on.
 pub(in crate::kernels) const PAIRS_BEGIN: usize = 8;
 
@@ -106,7 +122,7 @@ const CHUNK: usize = 64;
 pub enum Scaling {
     /// Each block has its own.
     Block,
-    /// Each block has its own, a power of two.
+    /// Each block has its own, a power of two; records have its anchor.
     Power,
     /// All blocks of a row have the row's.
     Row,
@@ -170,8 +186,16 @@ impl Activation {
         let input_stride = spec.input_stride;
         match (spec.compute.scaling(), spec.layout.format.blocks()) {
             (Some(scaling), Some(blocks)) => {
-                let scaling = match (scaling, blocks.scale) {
-                    (Scaling::Block, ScaleType::Short) => Scaling::Power,
+                let is_short = matches!(
+                    spec.layout.format,
+                    WeightFormat::Int4(Blocks {
+                        scale: ScaleType::Short,
+                        zero: ZeroPoint::Implied,
+                        ..
+                    })
+                );
+                let scaling = match scaling {
+                    Scaling::Block if is_short => Scaling::Power,
                     _ => scaling,
                 };
                 // The largest part of a weight block up to 64 elements: few enough for exact sums
@@ -375,6 +399,14 @@ fn power_of(b: &mut Body<'_>, largest: Value) -> (Value, Value) {
     (b.bitcast(FLOAT, scale), b.bitcast(FLOAT, inverse))
 }
 
+/// The anchor of a scale of [`Scaling::Power`].
+fn anchor_of(b: &mut Body<'_>, scale: Value) -> Value {
+    // Exact, and what is 0 or not a number remains so; the latter with the bits that assembled versions
+    // have.
+    let raised = b.float(from_power(23) * 1.5);
+    b.fmul(scale, raised)
+}
+
 /// The largest magnitude of `count` elements, at most those of a row; not a number if one is.
 pub(in crate::kernels) fn largest_of_row(
     b: &mut Body<'_>,
@@ -452,15 +484,23 @@ pub(in crate::kernels) fn quantise_block(
         let codes = b.ins().snarrow(low, high);
         b.store(codes, to, sixteen as i32 * 16);
     }
-    b.store(scale, to, block as i32);
+    let (kept, begin) = match scaling {
+        Scaling::Power => {
+            let anchor = anchor_of(b, scale);
+            sum = b.mul(sum, eights);
+            (anchor, b.bitcast(INT, anchor))
+        }
+        Scaling::Block | Scaling::Row => (scale, b.int32(0)),
+    };
+    b.store(kept, to, block as i32);
     for (sum, offset) in [(sum, MINUS_SUM), (pairs, PAIRS_BEGIN)] {
         let mut total = b.lane(sum, 0);
         for lane in 1..4 {
             let value = b.lane(sum, lane);
             total = b.add(total, value);
         }
-        let minus_total = b.ins().ineg(total);
-        b.store(minus_total, to, (block + offset) as i32);
+        let total = b.sub(begin, total);
+        b.store(total, to, (block + offset) as i32);
     }
 }
 

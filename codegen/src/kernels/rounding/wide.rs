@@ -17,7 +17,8 @@ use iced_x86::code_asm::*;
 use super::{Blocks, Source, Vectors};
 use crate::kernels::matmul::{
     EXPONENT, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
-    POWER_CARRY, POWER_INVERSE, POWER_LOWERED, Scaling, UNITS, VALUE_ORDER, paired_eights,
+    POWER_CARRY, POWER_INVERSE, POWER_LOWERED, Scaling, TO_ANCHOR, UNITS, VALUE_ORDER,
+    paired_eights,
 };
 
 type Emitted = Result<(), IcedError>;
@@ -86,10 +87,10 @@ enum Constant {
     SecondFactors = 32,
     FirstKept = 34,
     FirstChanged = 36,
-    /// What makes a power of two of a magnitude, and its inverse: see `quantise`.
+    /// What makes a power of two of a magnitude, its anchor and its inverse: see `quantise`.
     PowerCarry = 38,
     Exponent,
-    PowerLowered,
+    PowerToAnchor,
     PowerInverse,
     /// The greatest magnitude that powers of two serve.
     Greatest,
@@ -136,7 +137,8 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
     }
     debug_assert_eq!(constants.len(), Constant::PowerCarry as usize, "each at its place");
     let greatest = LIMIT_OF_POWERS.to_bits() - 1;
-    let powers = [POWER_CARRY, EXPONENT, POWER_LOWERED, POWER_INVERSE, greatest];
+    let to_anchor = TO_ANCHOR - POWER_LOWERED;
+    let powers = [POWER_CARRY, EXPONENT, to_anchor, POWER_INVERSE, greatest];
     constants.extend(powers.map(uniform));
     let halves: [u16; 32] = std::array::from_fn(|place| {
         let element = place / 8 * 8 + VALUE_ORDER[place % 8];
@@ -464,7 +466,7 @@ fn small(which: Constant) -> AsmMemoryOperand {
     xmmword_ptr(constant(which))
 }
 
-/// The record's scale. Leaves its inverse in xmm1, and in xmm12 which codes count: all, where the largest
+/// The record's scale, or its anchor. Leaves the scale's inverse in xmm1, and in xmm12 which codes count: all, where the largest
 /// magnitude, which is in the lower lanes of its register, is above the negligible and has codes.
 fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     let block = blocks.form.block;
@@ -473,7 +475,7 @@ fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
         code.vpand(xmm0, xmm0, small(Constant::Exponent))?;
         code.vmovups(xmm1, small(Constant::PowerInverse))?;
         code.vpsubd(xmm1, xmm1, xmm0)?;
-        code.vpsubd(xmm0, xmm0, small(Constant::PowerLowered))?;
+        code.vpaddd(xmm0, xmm0, small(Constant::PowerToAnchor))?;
         code.vpcmpgtd(xmm12, xmm14, small(Constant::Negligible))?;
         code.vpcmpgtd(xmm2, xmm14, small(Constant::Greatest))?;
         code.vpand(xmm0, xmm0, xmm12)?;
@@ -492,6 +494,15 @@ fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     code.vpand(xmm12, xmm12, xmm0)
 }
 
+/// How many times a code counts in the record's first sum: what begins with an anchor has the zero point
+/// of int4 in it.
+fn times(blocks: &Blocks) -> Constant {
+    match blocks.form.scaling {
+        Scaling::Power => Constant::Eights,
+        Scaling::Block | Scaling::Row => Constant::Ones8,
+    }
+}
+
 /// Where the block's values are.
 fn block_place(source: Source) -> AsmRegister64 {
     if source == Source::Row { BLOCK_INPUT } else { rsp }
@@ -505,7 +516,7 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     code.vbroadcastss(inverse, xmm1)?;
     code.vpxor(sum, sum, sum)?;
     code.vpxor(pairs, pairs, pairs)?;
-    code.vmovups(xmm9, small(Constant::Ones8))?;
+    code.vmovups(xmm9, small(times(blocks)))?;
     code.vmovups(xmm10, small(Constant::Ones16))?;
     let from = block_place(source);
     for sixteen in 0..block / 16 {
@@ -554,6 +565,10 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
         code.vpsubd(total, xmm0, total)?;
         if offset == PAIRS_BEGIN {
             code.vpsrad(total, total, 1)?;
+        }
+        if blocks.form.scaling == Scaling::Power {
+            code.vmovd(xmm0, dword_ptr(RECORD + block))?;
+            code.vpaddd(total, total, xmm0)?;
         }
         code.vmovd(dword_ptr(RECORD + (block + offset)), total)?;
     }

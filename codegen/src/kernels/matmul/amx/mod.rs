@@ -76,9 +76,10 @@ pub(super) fn multiplies_values(spec: &MatmulSpec) -> bool {
 }
 
 /// Whether tiles compute a product: blocks of 16 activations would leave three quarters of a tile
-/// empty, which is no faster than vectors.
+/// empty, which is no faster than vectors; and sums that begin as floats begin so in vectors alone.
 pub(super) fn serves(spec: &MatmulSpec) -> bool {
-    matches!(spec.activation(), Some(Activation::Int8 { block: 32.., .. }))
+    let is_long = matches!(spec.activation(), Some(Activation::Int8 { block: 32.., .. }));
+    is_long && (spec.in_bf16 || !spec.is_anchored())
 }
 
 pub(super) fn define(

@@ -17,7 +17,7 @@ use super::{Avx2, Place, Products, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
     self, COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM};
+use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
 /// Most registers of integer sums.
@@ -142,7 +142,9 @@ impl Avx2<'_> {
             for (whole, place) in wholes.iter().zip(places) {
                 if from_zero_point {
                     code.vpbroadcastd(*whole, self.minus_code_sum(part, *place))?;
-                    code.vpslld(*whole, *whole, self.implied_zero_shift())?;
+                    if !self.spec.is_anchored() {
+                        code.vpslld(*whole, *whole, self.implied_zero_shift())?;
+                    }
                 } else {
                     code.vpxor(*whole, *whole, *whole)?;
                 }
@@ -180,7 +182,7 @@ impl Avx2<'_> {
         Ok(())
     }
 
-    /// Address of −Σ a of a part.
+    /// Address of −Σ a of a part, or of what sums begin with as floats.
     fn minus_code_sum(&self, part: Part, place: Place) -> AsmMemoryOperand {
         let row = place.row * self.spec.input_row_bytes();
         dword_ptr(INPUT + (row + part.input + part.block + MINUS_SUM))
@@ -269,7 +271,8 @@ impl Avx2<'_> {
         Ok(())
     }
 
-    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t the part's sum about the zero point.
+    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t the part's sum about the zero point; sums
+    /// that begin as floats are t · activation_scale less their anchor.
     fn scale(
         &self,
         code: &mut CodeAssembler,
@@ -290,6 +293,18 @@ impl Avx2<'_> {
             for (index, place) in of_half {
                 let whole = wholes[index];
                 let minus_sum = self.minus_code_sum(part, *place);
+                let row = place.row * self.spec.input_row_bytes() + part.input;
+                let of_row = dword_ptr(INPUT + (row + part.block));
+                if self.spec.is_anchored() {
+                    if self.is_pairs_of_nibbles() {
+                        code.vpbroadcastd(free, minus_sum)?;
+                        code.vpaddd(whole, whole, free)?;
+                    }
+                    code.vbroadcastss(free, of_row)?;
+                    code.vsubps(whole, whole, free)?;
+                    code.vfmadd231ps(YMM[index], whole, scale)?;
+                    continue;
+                }
                 match blocks.zero {
                     ZeroPoint::Implied if self.is_pairs_of_nibbles() => {
                         code.vpbroadcastd(free, minus_sum)?;
@@ -311,8 +326,7 @@ impl Avx2<'_> {
                         code.vfmadd231ps(whole, zero, free)?;
                     }
                 }
-                let row = place.row * self.spec.input_row_bytes() + part.input;
-                code.vbroadcastss(free, dword_ptr(INPUT + (row + part.block)))?;
+                code.vbroadcastss(free, of_row)?;
                 code.vmulps(free, free, scale)?;
                 code.vfmadd231ps(YMM[index], whole, free)?;
             }
@@ -321,5 +335,7 @@ impl Avx2<'_> {
     }
 }
 
+/// One place for both: [`Avx2::minus_code_sum`].
+const _: () = assert!(MINUS_SUM == BEGIN);
 /// Rows of codes have the length that [`Avx2::weight_offset`] takes them to have.
 const _: () = assert!(GROUP * 4 == 2 * REGISTER);

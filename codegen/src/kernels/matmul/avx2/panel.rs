@@ -4,8 +4,8 @@
 //! wait there, too, and are read and written once a block. A step computes 6 rows × 1 group: 12
 //! integer sums, 2 registers of codes (both halves, so that a broadcast activation serves two
 //! products), 1 activation and 1 product. With int4 in pairs of 16 bits that is, per row, half group
-//! and block of 32: 8 products, 7 additions and 5 operations for the scale, of which the products
-//! alone are counted by the peak. Order and rounding are those of [`super::integer`].
+//! and block of 32: 8 products, 7 additions and 5 operations for the scale (4 where sums begin as floats),
+//! of which the products alone are counted by the peak. Order and rounding are those of [`super::integer`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -15,7 +15,7 @@ use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
 use crate::kernels::matmul::assembled::{
     COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM};
+use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
@@ -173,7 +173,9 @@ impl Avx2<'_> {
             for (row, wholes) in wholes.chunks(2).enumerate() {
                 if from_zero_point {
                     code.vpbroadcastd(wholes[0], input(row, minus_sum))?;
-                    code.vpslld(wholes[0], wholes[0], self.implied_zero_shift())?;
+                    if !self.spec.is_anchored() {
+                        code.vpslld(wholes[0], wholes[0], self.implied_zero_shift())?;
+                    }
                     code.vmovdqa(wholes[1], wholes[0])?;
                 } else {
                     for whole in wholes {
@@ -242,7 +244,8 @@ impl Avx2<'_> {
         Ok(())
     }
 
-    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t the sum about the zero point.
+    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t the sum about the zero point; sums that
+    /// begin as floats are t · activation_scale less their anchor.
     fn scale_rows(
         &self,
         code: &mut CodeAssembler,
@@ -257,6 +260,20 @@ impl Avx2<'_> {
         }
         let shift = self.implied_zero_shift();
         for (row, wholes) in wholes.chunks(2).enumerate() {
+            if self.spec.is_anchored() {
+                code.vpbroadcastd(free, input(row, block + BEGIN))?;
+                code.vbroadcastss(row_value, input(row, block))?;
+                for (half, whole) in wholes.iter().enumerate() {
+                    let sum = ymmword_ptr(STEP_SUMS + (row * 2 + half) * REGISTER);
+                    if self.is_pairs_of_nibbles() {
+                        code.vpaddd(*whole, *whole, free)?;
+                    }
+                    code.vsubps(*whole, *whole, row_value)?;
+                    code.vfmadd213ps(*whole, scales[half], sum)?;
+                    code.vmovups(sum, *whole)?;
+                }
+                continue;
+            }
             let is_implied = blocks.zero == ZeroPoint::Implied;
             if is_implied && self.is_pairs_of_nibbles() {
                 code.vpbroadcastd(row_value, input(row, block + MINUS_SUM))?;

@@ -6,7 +6,8 @@
 //! weight's scales before it; a tile then has up to 24 integer sums in registers, more than the units
 //! have steps under way, and each activation and each register of codes is loaded once for all of them.
 //! Per row, group and block of 32 that is 8 `vpdpbusd`, the conversion, the product of the scales, the
-//! fused addition, and for one of the groups the start of the sum. Float sums are read and written once
+//! fused addition, and for one of the groups the start of the sum; where sums begin as floats a
+//! subtraction and the fused addition are all that follows, and loads are all that comes before. Float sums are read and written once
 //! a block. Order and rounding are those of [`super::integer`].
 
 use iced_x86::IcedError;
@@ -20,7 +21,7 @@ use crate::kernels::matmul::chunks::{
     BLOCKS_LEFT, CHUNK_BLOCKS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT, Slot, TILE_ROWS,
     sum_at,
 };
-use crate::kernels::matmul::{Activation, MINUS_SUM, decode};
+use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM, decode};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows.
@@ -180,7 +181,12 @@ impl Grid<'_> {
                 }
                 continue;
             }
-            code.vpslld(first, self.minus_sum(row), self.wide.log_zero())?;
+            if self.wide.spec.is_anchored() {
+                let begin = self.input(row, self.activations + BEGIN);
+                code.vpbroadcastd(first, dword_ptr(begin))?;
+            } else {
+                code.vpslld(first, self.minus_sum(row), self.wide.log_zero())?;
+            }
             for group in 1..shape.groups {
                 code.vmovdqa32(whole(row, group), first)?;
             }
@@ -209,6 +215,12 @@ impl Grid<'_> {
     fn convert(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         let Registers { codes, free } = self.registers(shape);
         let [of_row, minus_sum] = [free[0], free[1]];
+        let is_anchored = self.wide.spec.is_anchored();
+        if is_anchored {
+            for (group, scale) in codes.iter().enumerate() {
+                code.vmovaps(*scale, self.scales_at(group))?;
+            }
+        }
         for row in 0..shape.rows {
             let input = self.input(row, self.activations);
             code.vbroadcastss(of_row, dword_ptr(input))?;
@@ -217,11 +229,15 @@ impl Grid<'_> {
             }
             for (group, scale) in codes.iter().enumerate() {
                 let whole = self.wide.sum(shape, row, group);
-                code.vcvtdq2ps(whole, whole)?;
-                if self.has_zeros() {
-                    code.vfmadd231ps(whole, minus_sum, self.zeros_at(shape, group))?;
+                if is_anchored {
+                    code.vsubps(whole, whole, of_row)?;
+                } else {
+                    code.vcvtdq2ps(whole, whole)?;
+                    if self.has_zeros() {
+                        code.vfmadd231ps(whole, minus_sum, self.zeros_at(shape, group))?;
+                    }
+                    code.vmulps(*scale, of_row, self.scales_at(group))?;
                 }
-                code.vmulps(*scale, of_row, self.scales_at(group))?;
                 code.vfmadd213ps(whole, *scale, sum_at(shape, row, group))?;
                 code.vmovaps(sum_at(shape, row, group), whole)?;
             }

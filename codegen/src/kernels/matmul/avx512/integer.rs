@@ -23,7 +23,7 @@ use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
 use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
-use crate::kernels::matmul::{Activation, MINUS_SUM, decode};
+use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM, decode};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
 /// Rows whose integer sums a tile of many rows holds at a time.
@@ -180,11 +180,17 @@ impl Avx512<'_> {
         dword_bcst(self.input(part, row, block.activations + MINUS_SUM))
     }
 
+    /// What a row's sums begin with, where they begin as floats.
+    fn begin(&self, block: &Block<'_>, part: usize, row: usize) -> AsmMemoryOperand {
+        self.input(part, row, block.activations + BEGIN)
+    }
+
     pub(super) fn is_int4(&self) -> bool {
         matches!(self.spec.layout.format, WeightFormat::Int4(_))
     }
 
-    /// What a row's integer sum begins with: −zero · Σ a of a zero point that is implied, 8 or 128.
+    /// What a row's integer sum begins with: −zero · Σ a of a zero point that is implied, 8 or 128, as
+    /// bits of a float where those of the record are.
     fn begin_sum(
         &self,
         code: &mut CodeAssembler,
@@ -193,6 +199,9 @@ impl Avx512<'_> {
         row: usize,
         whole: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
+        if self.spec.is_anchored() {
+            return code.vpbroadcastd(whole, dword_ptr(self.begin(block, part, row)));
+        }
         if block.blocks.zero != ZeroPoint::Implied {
             return code.vpxord(whole, whole, whole);
         }
@@ -252,7 +261,7 @@ impl Avx512<'_> {
         Ok(())
     }
 
-    /// The scale of a row's block in all lanes.
+    /// The scale of a row's block, or its anchor, in all lanes.
     pub(super) fn row_scale(
         &self,
         code: &mut CodeAssembler,
@@ -264,7 +273,8 @@ impl Avx512<'_> {
         code.vbroadcastss(scale, dword_ptr(self.input(part, row, block.activations)))
     }
 
-    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point.
+    /// `sum = fma(t, weight_scale · activation_scale, sum)`, t about the zero point; sums that begin as
+    /// floats are t · activation_scale less their anchor.
     #[allow(clippy::too_many_arguments, reason = "an integer sum's place and the registers for it")]
     fn add_block(
         &self,
@@ -276,8 +286,12 @@ impl Avx512<'_> {
         whole: AsmRegisterZmm,
         free: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
-        self.about_zero(code, block, part, [row, group], whole, free)?;
         let of_row = dword_bcst(self.input(part, row, block.activations));
+        if self.spec.is_anchored() {
+            code.vsubps(whole, whole, of_row)?;
+            return code.vfmadd231ps(self.sum(shape, row, group), whole, block.scales[group]);
+        }
+        self.about_zero(code, block, part, [row, group], whole, free)?;
         code.vmulps(free, block.scales[group], of_row)?;
         code.vfmadd231ps(self.sum(shape, row, group), whole, free)
     }

@@ -223,6 +223,11 @@ impl Avx512<'_> {
                 if group == 0 {
                     self.row_scale(code, block, part, row, of_row)?;
                 }
+                if self.spec.is_anchored() {
+                    code.vsubps(whole, whole, of_row)?;
+                    code.vfmadd213ps(whole, block.scales[group], sum)?;
+                    return code.vmovups(sum, whole);
+                }
                 self.about_zero(code, block, part, [row, group], whole, scale)?;
                 code.vmulps(scale, block.scales[group], of_row)?;
                 code.vfmadd213ps(whole, scale, sum)?;

@@ -218,8 +218,15 @@ impl Activations {
                     let part = &input[begin..(begin + block).min(input.len())];
                     let at = index * Form { block, scaling, in_bf16 }.record_bytes();
                     let codes = &rounded[at..at + block];
-                    let scale = f32::from_le_bytes(word(at + block));
-                    let sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));
+                    let mut scale = f32::from_le_bytes(word(at + block));
+                    let mut sums = [4, 8].map(|from| i32::from_le_bytes(word(at + block + from)));
+                    if scaling == Scaling::Power {
+                        // The scale's place has its anchor, 1.5 · 2²³ times as much, and sums its bits.
+                        sums = sums.map(|sum| sum.wrapping_sub(scale.to_bits() as i32));
+                        scale /= 1.5 * 2f32.powi(23);
+                        assert_eq!(sums[0] % 8, 0, "a multiple of the zero point");
+                        sums[0] /= 8;
+                    }
                     let scaled = if is_row { input } else { part };
                     row.block(part, scaled, scaling, codes, scale, sums);
                     if in_bf16 {

@@ -5,8 +5,8 @@
 
 use iced_x86::code_asm::*;
 
-use super::{Constant, Emitted, RECORD, block_place, constant, scale, small};
-use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, paired_eights, values_at};
+use super::{Constant, Emitted, RECORD, block_place, constant, scale, small, times};
+use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, values_at};
 use crate::kernels::rounding::{Blocks, Source};
 
 /// Values of a block of 32 in bf16, before they are.
@@ -22,7 +22,7 @@ pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -
     code.vbroadcastss(inverse, xmm1)?;
     code.vpxor(sum, sum, sum)?;
     code.vpxor(pairs, pairs, pairs)?;
-    code.vmovups(ones, small(Constant::Ones8))?;
+    code.vmovups(ones, small(times(blocks)))?;
     code.vmovups(signs, small(Constant::Signs))?;
     let from = block_place(source);
     for sixteen in 0..block / 16 {
@@ -34,8 +34,9 @@ pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -
         code.vcvtps2dq(values, values)?;
         if blocks.form.in_bf16 {
             let exact = VALUES[sixteen % 2];
-            code.vcvtdq2ps(exact, values)?;
-            code.vmulps(exact, exact, dword_bcst(RECORD + block))?;
+            let anchor = dword_bcst(RECORD + block);
+            code.vpaddd(exact, values, anchor)?;
+            code.vsubps(exact, exact, anchor)?;
         }
         code.vpmovdb(codes, values)?;
         code.vpand(codes, codes, is_usual)?;
@@ -73,7 +74,10 @@ pub(super) fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -
     code.vpaddd(xmm0, xmm0, xmm1)?;
     code.vpshufd(xmm1, xmm0, 0x4e)?;
     code.vpaddd(xmm0, xmm0, xmm1)?;
-    code.vpxor(xmm1, xmm1, xmm1)?;
+    match blocks.form.scaling {
+        Scaling::Power => code.vpbroadcastd(xmm1, dword_ptr(RECORD + block))?,
+        Scaling::Block | Scaling::Row => code.vpxor(xmm1, xmm1, xmm1)?,
+    }
     code.vpsubd(xmm0, xmm1, xmm0)?;
     code.vmovq(qword_ptr(RECORD + (block + MINUS_SUM)), xmm0)
 }

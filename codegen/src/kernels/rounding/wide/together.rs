@@ -12,7 +12,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{
-    BLOCK_INPUT, BLOCK_SECOND, Constant, Emitted, FACTOR, RECORD, Vectors, constant, gate,
+    BLOCK_INPUT, BLOCK_SECOND, Constant, Emitted, FACTOR, RECORD, Vectors, constant, gate, times,
 };
 use crate::kernels::matmul::{MINUS_SUM, PAIRS_BEGIN, Scaling, paired_eights, values_at};
 use crate::kernels::rounding::{Blocks, Source};
@@ -24,8 +24,8 @@ pub(super) const COUNT: usize = 2;
 
 /// The values of both blocks.
 const VALUES: [AsmRegisterZmm; 4] = [zmm16, zmm17, zmm18, zmm19];
-/// The scale of each block in all lanes, and the rounded values, where records have them in bf16.
-const SCALES: [AsmRegisterZmm; 2] = [zmm13, zmm14];
+/// The anchor of each block in all lanes, and the rounded values, where records have them in bf16.
+const ANCHORS: [AsmRegisterZmm; 2] = [zmm13, zmm14];
 const EXACT: [AsmRegisterZmm; 4] = [zmm9, zmm10, zmm11, zmm12];
 /// Bytes of a vector.
 const VECTOR: usize = 64;
@@ -80,7 +80,7 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
     values(code, source)?;
     let largest = largest(code)?;
 
-    // Scales, and for codes their inverses; blocks that are negligible or not finite have codes 0.
+    // Scales or their anchors, and for codes the scales' inverses; blocks that are negligible or not finite have codes 0.
     let (scales, inverses) = (zmm5, zmm4);
     code.vpcmpd(k1, largest, all(Constant::Negligible), GREATER)?;
     if blocks.form.scaling == Scaling::Power {
@@ -88,7 +88,7 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
         code.vpandd(scales, scales, all(Constant::Exponent))?;
         code.vpbroadcastd(inverses, dword_ptr(constant(Constant::PowerInverse)))?;
         code.vpsubd(inverses, inverses, scales)?;
-        code.vpsubd(scales.k1().z(), scales, all(Constant::PowerLowered))?;
+        code.vpaddd(scales.k1().z(), scales, all(Constant::PowerToAnchor))?;
         code.vpcmpd(k2, largest, all(Constant::Greatest), GREATER)?;
         code.vpternlogd(scales.k2(), scales, scales, ONES)?;
         code.vpcmpd(k1.k1(), largest, all(Constant::Greatest), NOT_GREATER)?;
@@ -99,14 +99,14 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
         code.vdivps(inverses, inverses, largest)?;
         code.vpcmpd(k1.k1(), largest, all(Constant::Infinity), LESS)?;
     }
-    for (scale, lanes) in SCALES.into_iter().zip([LOWER, UPPER]) {
+    for (anchor, lanes) in ANCHORS.into_iter().zip([LOWER, UPPER]) {
         if in_bf16 {
-            code.vshuff32x4(scale, scales, scales, lanes)?;
+            code.vshuff32x4(anchor, scales, scales, lanes)?;
         }
     }
     code.vmovss(dword_ptr(RECORD + BLOCK), xmm5)?;
-    code.vextractf32x4(xmm5, scales, 2)?;
-    code.vmovss(dword_ptr(RECORD + (record + BLOCK)), xmm5)?;
+    code.vextractf32x4(xmm6, scales, 2)?;
+    code.vmovss(dword_ptr(RECORD + (record + BLOCK)), xmm6)?;
     for (inverse, lanes) in [(zmm6, LOWER), (zmm7, UPPER)] {
         code.vshuff32x4(inverse, inverses, inverses, lanes)?;
     }
@@ -116,8 +116,9 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
         code.vmulps(value, value, [zmm6, zmm7][index / 2])?;
         code.vcvtps2dq(value, value)?;
         if in_bf16 {
-            code.vcvtdq2ps(EXACT[index], value)?;
-            code.vmulps(EXACT[index], EXACT[index], SCALES[index / 2])?;
+            let anchor = ANCHORS[index / 2];
+            code.vpaddd(EXACT[index], value, anchor)?;
+            code.vsubps(EXACT[index], EXACT[index], anchor)?;
         }
     }
     if in_bf16 {
@@ -141,12 +142,12 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
     let (sums, pairs) = (zmm2, zmm3);
     code.vpxord(sums, sums, sums)?;
     code.vpxord(pairs, pairs, pairs)?;
-    code.vpbroadcastd(zmm4, dword_ptr(constant(Constant::Ones8)))?;
+    code.vpbroadcastd(zmm4, dword_ptr(constant(times(blocks))))?;
     code.vpdpbusd(sums, zmm4, codes)?;
-    code.vpshufb(zmm5, codes, zmmword_ptr(constant(Constant::SecondFactors)))?;
+    code.vpshufb(zmm7, codes, zmmword_ptr(constant(Constant::SecondFactors)))?;
     code.vmovdqu32(zmm6, zmmword_ptr(constant(Constant::FirstKept)))?;
     code.vpternlogd(codes, zmm6, zmmword_ptr(constant(Constant::FirstChanged)), AND_THEN_XOR)?;
-    code.vpdpbusd(pairs, codes, zmm5)?;
+    code.vpdpbusd(pairs, codes, zmm7)?;
     // Lanes of both sums side by side.
     code.vpunpckldq(zmm0, sums, pairs)?;
     code.vpunpckhdq(zmm1, sums, pairs)?;
@@ -155,8 +156,14 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
     code.vpaddd(zmm0, zmm0, zmm1)?;
     code.vshufi32x4(zmm1, zmm0, zmm0, EXCHANGED)?;
     code.vpaddd(zmm0, zmm0, zmm1)?;
-    code.vpxord(zmm1, zmm1, zmm1)?;
-    code.vpsubd(zmm0, zmm1, zmm0)?;
+    let begins = match blocks.form.scaling {
+        Scaling::Power => scales,
+        Scaling::Block | Scaling::Row => {
+            code.vpxord(zmm1, zmm1, zmm1)?;
+            zmm1
+        }
+    };
+    code.vpsubd(zmm0, begins, zmm0)?;
     code.vmovq(qword_ptr(RECORD + (BLOCK + MINUS_SUM)), xmm0)?;
     code.vextracti32x4(xmm1, zmm0, 2)?;
     code.vmovq(qword_ptr(RECORD + (record + BLOCK + MINUS_SUM)), xmm1)
