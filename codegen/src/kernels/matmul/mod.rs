@@ -11,7 +11,8 @@
 //!   `t = fma(-zero, Σ a, Σ code·a); acc = fma(t, weight_scale · activation_scale, acc)`. The first
 //!   fma is exact when the zero point is whole, and a version may then take the zero point, or any
 //!   part of it, into its integer sums. [`Compute::Int8Row`] is the same kernel over the same records;
-//!   only the scales in them are others.
+//!   only the scales in them are others. Where activation scales are powers of two a version computes
+//!   `acc = fma(t · activation_scale, weight_scale, acc)`, which has the same bits (`quantise`).
 //!
 //! Then bias and residual are added, in this order, each if the specification has it.
 //!

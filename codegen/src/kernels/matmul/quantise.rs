@@ -8,20 +8,10 @@
 //! beyond K are 0.
 //!
 //! Where the weights are int4 with short scales ([`ScaleType::Short`]) about an implied zero point, the
-//! block's scale is a power of two, the least s with m ≤ 120.5 s: codes are x / s rounded, at most 120, and a code times its scale is exact in
-//! bf16. Blocks with m ≤ 2⁻⁸⁰ have scale 0 and codes 0, those with m ≥ 2¹⁰⁰ a scale that is not a number:
-//! products of such numbers with such weights neither leave the range of f32 nor become subnormal.
-//!
-//! # Sums that begin as floats
-//!
-//! A power of two s lets an integer sum t become the float s·t without a conversion: the bits of
-//! 1.5 · 2²³ · s, the *anchor*, plus t as an integer are those of the anchor plus s·t, exactly, as long as
-//! |t| < 2²². So where weights have an implied zero point such a record has other numbers behind its codes,
-//! in the same places: the anchor (f32), its bits − 8 Σ a, and its bits with what sums in pairs begin with
-//! (i32). A version begins with one of the latter, adds its products, takes the anchor off as a float, which
-//! is exact, too, and adds s·t times the weight's scale: the product of both scales is not computed at all,
-//! and the sum's bits are the same, for a power of two rounds nothing. The anchor of scale 0 is 0; that of a
-//! scale that is not a number is none, and its codes are 0, so its bits stay.
+//! block's scale is a power of two, the least s with m ≤ 120.5 s: codes are x / s rounded, at most 120, and
+//! a code times its scale is exact in bf16. Blocks with m ≤ 2⁻⁸⁰ have scale 0 and codes 0, those with
+//! m ≥ 2¹⁰⁰ a scale that is not a number: products of such numbers with such weights neither leave the range
+//! of f32 nor become subnormal.
 //!
 //! For tiles of bf16 such a record has, 64 bytes behind its beginning, its values once more: in bf16,
 //! exactly, in the order in which weights are taken apart.
@@ -33,6 +23,18 @@
 //! 120.1 is no whole number because rows are often made of few: those of an int4 table are multiples
 //! of m / 8, and with norm weights of 8 bits between them many would lie in the very middle of two
 //! codes, where the last bit of the norm decides.
+//!
+//! # Sums that begin as floats
+//!
+//! With a power of two s an integer sum t becomes the float s·t without a conversion: the bits of
+//! 1.5 · 2²³ · s, the *anchor*, plus t are those of the anchor plus s·t, exactly, as long as |t| < 2²² (the
+//! old way to convert integers, with the scale in its constant). So records of such blocks have other
+//! numbers behind their codes, in the same places: the anchor (f32), its bits − 8 Σ a, and its bits with
+//! what sums in pairs begin with (i32). A version begins with one of the latter, adds its products, takes
+//! the anchor off as a float, which is exact, too, and has s·t, which it multiplies by the weight's scale as
+//! it adds it: the product of both scales is not computed at all, and bits are the same, for a power of two
+//! rounds nothing. The anchor of scale 0 is 0; that of a scale that is not a number is none, and since
+//! codes are 0 there it remains so.
 //!
 //! # Sums in pairs
 //!

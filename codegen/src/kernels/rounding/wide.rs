@@ -466,8 +466,9 @@ fn small(which: Constant) -> AsmMemoryOperand {
     xmmword_ptr(constant(which))
 }
 
-/// The record's scale, or its anchor. Leaves the scale's inverse in xmm1, and in xmm12 which codes count: all, where the largest
-/// magnitude, which is in the lower lanes of its register, is above the negligible and has codes.
+/// The record's scale, or its anchor. Leaves the scale's inverse in xmm1, and in xmm12 which codes count:
+/// all, where the largest magnitude, which is in the lower lanes of its register, is above the negligible
+/// and has codes.
 fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
     let block = blocks.form.block;
     if blocks.form.scaling == Scaling::Power {

@@ -80,7 +80,8 @@ pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source)
     values(code, source)?;
     let largest = largest(code)?;
 
-    // Scales or their anchors, and for codes the scales' inverses; blocks that are negligible or not finite have codes 0.
+    // Scales or their anchors, and for codes the scales' inverses; blocks that are negligible or not finite
+    // have codes 0.
     let (scales, inverses) = (zmm5, zmm4);
     code.vpcmpd(k1, largest, all(Constant::Negligible), GREATER)?;
     if blocks.form.scaling == Scaling::Power {
