@@ -97,7 +97,7 @@ const RECORD_TAIL: usize = 12;
 /// Where a record has minus the sum of its codes, from its scale on.
 pub(in crate::kernels) const MINUS_SUM: usize = 4;
 /// Where a record with an anchor, which stands in the scale's place, has what sums begin with.
-pub(in crate::kernels) const BEGIN: usize = 4;
+pub(in crate::kernels) const BEGIN: usize = MINUS_SUM;
 /// Where a record has what sums in pairs begin with, from its scale on.
 pub(in crate::kernels) const PAIRS_BEGIN: usize = 8;
 

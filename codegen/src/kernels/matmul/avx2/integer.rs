@@ -17,7 +17,7 @@ use super::{Avx2, Place, Products, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
     self, COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
 };
-use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM};
+use crate::kernels::matmul::{Activation, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
 
 /// Most registers of integer sums.
@@ -182,7 +182,7 @@ impl Avx2<'_> {
         Ok(())
     }
 
-    /// Address of −Σ a of a part, or of what sums begin with as floats.
+    /// Address of −Σ a of a part; where sums begin as floats, of what they begin with.
     fn minus_code_sum(&self, part: Part, place: Place) -> AsmMemoryOperand {
         let row = place.row * self.spec.input_row_bytes();
         dword_ptr(INPUT + (row + part.input + part.block + MINUS_SUM))
@@ -335,7 +335,5 @@ impl Avx2<'_> {
     }
 }
 
-/// One place for both: [`Avx2::minus_code_sum`].
-const _: () = assert!(MINUS_SUM == BEGIN);
 /// Rows of codes have the length that [`Avx2::weight_offset`] takes them to have.
 const _: () = assert!(GROUP * 4 == 2 * REGISTER);
