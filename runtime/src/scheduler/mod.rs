@@ -7,7 +7,7 @@
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
-//!   of any size. Those who decode wait for the whole step, so beside them a step is to take no longer
+//!   of any size; the last of them is divided into steps that are about alike. Those who decode wait for the whole step, so beside them a step is to take no longer
 //!   than one of prompts alone: a row that decodes counts as several of prompts. Half of what remains
 //!   goes to prompts in any case, or they would starve where nearly all slots decode.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
@@ -48,6 +48,16 @@ pub struct SchedulerLimits {
 /// Rows of prompts that take at least as long as one that decodes, which reads its keys by itself and has logits:
 /// 2.3 measured with 16 sequences of 110m at 560 rows, by steps of both kinds together.
 const ROWS_OF_DECODING: u32 = 3;
+
+/// Rows that products take together without a rest.
+const ROWS_TOGETHER: u32 = 16;
+
+/// Rows of a prompt that nobody waits behind, of those that remain: as many steps as it needs anyhow, about
+/// alike. A few rows left over would walk all weights for themselves.
+fn rows_of_last(remaining: u32, budget: u32) -> u32 {
+    let steps = remaining.div_ceil(budget);
+    remaining.div_ceil(steps).next_multiple_of(ROWS_TOGETHER).min(budget).min(remaining)
+}
 
 impl SchedulerLimits {
     /// Rows of prompts in a step in which so many decode.
@@ -312,13 +322,20 @@ impl Scheduler {
         self.order.clear();
         self.order.extend(0..self.running.len());
         self.order.sort_unstable_by_key(|index| (self.running[*index].turn.priority, *index));
-        for index in &self.order {
+        let is_prompt = |running: &Running| matches!(running.phase, Phase::Prompt { .. });
+        let last = self.order.iter().rposition(|index| is_prompt(&self.running[*index]));
+        for (place, index) in self.order.iter().enumerate() {
             let running = &mut self.running[*index];
             let Phase::Prompt { done } = running.phase else { continue };
-            let rows = budget.min(running.prompt_rows - done);
-            if rows == 0 {
+            if budget == 0 {
                 break;
             }
+            let remaining = running.prompt_rows - done;
+            let rows = if Some(place) == last {
+                rows_of_last(remaining, budget)
+            } else {
+                remaining.min(budget)
+            };
             let samples = done + rows == running.prompt_rows;
             plan.rows.push(PlannedRows {
                 sequence: running.sequence,

@@ -182,6 +182,35 @@ fn a_step_with_sequences_that_decode_takes_no_longer_than_one_of_prompts() {
     assert_eq!(beside, [128, 125, 80, 53, 51, 32, 1, 0]);
 }
 
+/// Rows of each step that prompts of so many rows are computed in, behind each other in a step.
+fn steps_of_prompts(prompts: &[u32]) -> Vec<Vec<u32>> {
+    let limits = SchedulerLimits { slots: 9, blocks: 9, rows: 128, direct_rows: 1000 };
+    let mut scheduler = Scheduler::new(limits);
+    let mut plan = StepPlan::default();
+    for (id, rows) in prompts.iter().enumerate() {
+        scheduler.submit(id as u64, *rows);
+    }
+    let mut steps = Vec::new();
+    while !scheduler.is_idle() {
+        scheduler.plan(&mut plan, first_free);
+        steps.push(plan.rows.iter().map(|rows| rows.rows).collect());
+        for rows in plan.rows.iter().filter(|rows| rows.samples) {
+            scheduler.remove(rows.sequence);
+        }
+    }
+    steps
+}
+
+#[test]
+fn the_last_prompt_leaves_no_step_of_a_few_rows() {
+    assert_eq!(steps_of_prompts(&[128]), [[128]]);
+    assert_eq!(steps_of_prompts(&[129]), [[80], [49]]);
+    assert_eq!(steps_of_prompts(&[300]), [[112], [96], [92]]);
+    assert_eq!(steps_of_prompts(&[1000])[7], [104]);
+    // Whoever is waited for has all rows there are.
+    assert_eq!(steps_of_prompts(&[129, 129]), [vec![128], vec![1, 80], vec![49]]);
+}
+
 #[test]
 fn a_cancelled_sequence_gives_its_slot_back() {
     let mut scheduler =
