@@ -161,6 +161,8 @@ const DECODED: usize = 16;
 fn products(criterion: &mut Criterion) {
     let threads = threads();
     let blocks = Blocks { block: 32, scale: ScaleType::F16, zero: ZeroPoint::Implied };
+    // What `--weights int4` makes.
+    let short = Blocks { scale: ScaleType::Short, ..blocks };
     let channel = Blocks { block: 128, scale: ScaleType::F32, zero: ZeroPoint::Implied };
     let formats = [
         (WeightFormat::F32, Compute::F32),
@@ -171,6 +173,7 @@ fn products(criterion: &mut Criterion) {
         (WeightFormat::Int8(channel), Compute::Int8),
         (WeightFormat::Int4(blocks), Compute::F32),
         (WeightFormat::Int4(blocks), Compute::Int8),
+        (WeightFormat::Int4(short), Compute::Int8),
     ];
     for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
         let limits = OnceCell::new();
@@ -178,7 +181,7 @@ fn products(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("matmul {}", level.name()));
         group.sampling_mode(SamplingMode::Flat);
         for (format, compute) in formats {
-            for rows in [1, 2, 4, 8, 16, 64, 512] {
+            for rows in [1, 2, 4, 8, 16, 64, 128, 512] {
                 let name = format!("{} {} M{rows}", format.name(), compute.name());
                 let (mut channels, reduction) = (many(compute) / rows.max(64), 2048);
                 let mut layout = PackedLayout { channels, reduction, format };
@@ -203,7 +206,7 @@ fn products(criterion: &mut Criterion) {
                         rate: &|| limits().peak(level, compute),
                     },
                 ];
-                let spec = MatmulSpec::new(layout, compute);
+                let spec = MatmulSpec::new(layout, compute).at(level);
                 // Made when the filter lets the name pass.
                 let operands = OnceCell::new();
                 compare(&mut group, &name, &works, || {
