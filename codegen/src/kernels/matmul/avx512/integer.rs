@@ -10,10 +10,11 @@
 //! Many rows share a block's codes once they are taken apart; a few rows at a time are enough for
 //! chains of dependent products not to wait. Integer sums begin with −zero · Σ a where the zero point
 //! is implied, so that the units that multiply, bytes as well as floats, have two operations a block
-//! besides the products: 80 % of the peak is the most that blocks of 32 could have. So many rows of
+//! besides the products, the scales' product and the fused addition; one where sums begin as floats (see
+//! `quantise`). 80 or 89 % of the peak is then the most that blocks of 32 could have. So many rows of
 //! int4 sum three quarters of a block in pairs (see `quantise`): two additions of bytes, which have
-//! units of their own, and one product in place of two. That leaves seven operations of ten: a
-//! [`super::panel`].
+//! units of their own, and one product in place of two. That leaves seven operations of ten, or six of
+//! nine: a [`super::panel`].
 //!
 //! Tiles of 8 rows and more are of int8 on the level in pairs alone; the other level has a
 //! [`super::grid`].
