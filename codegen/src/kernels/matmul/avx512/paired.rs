@@ -42,8 +42,8 @@ pub(super) struct Paired<'a> {
     groups: usize,
     /// Codes, by group and quad of the run.
     codes: &'a [AsmRegisterZmm],
-    /// By group: what sums begin with.
-    begins: &'a [AsmRegisterZmm],
+    /// By group: −Σ w₁ (w₂ + 128) of its channels.
+    of_channels: &'a [AsmRegisterZmm],
     /// Integer sums, by row and group.
     wholes: &'a [AsmRegisterZmm],
     /// Two registers, and two more for several groups; the mask's may be among them.
@@ -61,12 +61,12 @@ impl<'a> Paired<'a> {
         free: &'a [AsmRegisterZmm],
     ) -> Self {
         let (codes, free) = free.split_at(groups * units.len() * 2);
-        let (begins, free) = free.split_at(groups);
+        let (of_channels, free) = free.split_at(groups);
         let factors = if groups > 1 { 4 } else { 2 };
         let rows = most.min((free.len() - factors) / groups);
         let (wholes, free) = free.split_at(rows * groups);
         let factors = &free[..factors];
-        Self { kernel, block, part, units, groups, codes, begins, wholes, factors }
+        Self { kernel, block, part, units, groups, codes, of_channels, wholes, factors }
     }
 
     /// Rows whose sums the registers hold.
@@ -99,7 +99,7 @@ impl<'a> Paired<'a> {
         self.units.end == self.block.activations / UNIT
     }
 
-    /// Takes the codes apart, and begins the sums of their channels: −Σ w₁ (w₂ + 128).
+    /// Takes the codes apart, and sums what their channels add: −Σ w₁ (w₂ + 128).
     pub(super) fn take_apart(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         let sum = self.wholes[0];
         let centres = [self.wholes[1], self.factors[0]];
@@ -125,9 +125,9 @@ impl<'a> Paired<'a> {
                     code.vpdpbusd(sum, second, first)?;
                 }
             }
-            let begin = self.begins[group];
-            code.vpxord(begin, begin, begin)?;
-            code.vpsubd(begin, begin, sum)?;
+            let of_channels = self.of_channels[group];
+            code.vpxord(of_channels, of_channels, of_channels)?;
+            code.vpsubd(of_channels, of_channels, sum)?;
         }
         Ok(())
     }
@@ -148,7 +148,7 @@ impl<'a> Paired<'a> {
             }
             for group in 0..self.groups {
                 let whole = self.wholes[row * self.groups + group];
-                code.vpaddd(whole, self.begins[group], so_far([row, group]))?;
+                code.vpaddd(whole, self.of_channels[group], so_far([row, group]))?;
             }
         }
         // Products alone come first: they need multipliers, while the additions of the pairs behind them,
@@ -163,7 +163,7 @@ impl<'a> Paired<'a> {
         for unit in pairs {
             for row in 0..rows {
                 if self.is_first() && Some(unit) == last {
-                    self.add_begins(code, row)?;
+                    self.add_channels(code, row)?;
                 }
                 self.pair(code, row, unit)?;
             }
@@ -204,10 +204,10 @@ impl<'a> Paired<'a> {
 
     /// Adds the channels' part to a row's sums. With few rows it is not ready when these begin, and nothing
     /// should wait for it: 8 rows took 6 % longer, 16 2 % (Zen 5, weights in the second cache).
-    fn add_begins(&self, code: &mut CodeAssembler, row: usize) -> Result<(), IcedError> {
-        for (group, begin) in self.begins.iter().enumerate() {
+    fn add_channels(&self, code: &mut CodeAssembler, row: usize) -> Result<(), IcedError> {
+        for (group, of_channels) in self.of_channels.iter().enumerate() {
             let whole = self.wholes[row * self.groups + group];
-            code.vpaddd(whole, whole, *begin)?;
+            code.vpaddd(whole, whole, *of_channels)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Codes of a block are taken apart once for all rows and stay in registers; the float sums of all rows
 //! wait in scratch memory and are read and written once a block. Two groups share each activation,
 //! without which loads are the limit (two a cycle, for four additions or products). Of a block of 32
-//! registers hold 16 of codes, 2 of scales, 2 of zero points, what the sums of both groups begin with,
+//! registers hold 16 of codes, 2 of scales, 2 of zero points, what the channels of both groups add,
 //! integer sums of 4 rows (of 3 beside zero points), and 4 factors; the mask's serves, too, between two
 //! blocks' codes. A longer block is two runs, between which the integer sums of all rows wait in memory,
 //! too; with few rows it has one group in one run. Order and rounding are those of [`super::integer`].
