@@ -7,9 +7,10 @@
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
 //!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
-//!   of any size; the last of them is divided into steps that are about alike. Those who decode wait for the whole step, so beside them a step is to take no longer
-//!   than one of prompts alone: a row that decodes counts as several of prompts. Half of what remains
-//!   goes to prompts in any case, or they would starve where nearly all slots decode.
+//!   of any size; the last of them is divided into steps that are about alike. Those who decode wait for the
+//!   whole step, so beside them a step is to take no longer than one of prompts alone: a row that decodes
+//!   counts as several of prompts. Half of what remains goes to prompts in any case, or they would starve
+//!   where nearly all slots decode.
 //! * What remains then goes to guesses: tokens that a sequence which decodes may choose next, each with a
 //!   row behind the sequence's own ([`Scheduler::guess`]). They are a bet, so nobody waits for them.
 //! * A prompt that does not fit into some cache layout is *long*: it is computed layer by layer, one

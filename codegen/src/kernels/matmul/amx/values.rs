@@ -50,8 +50,8 @@ use crate::kernels::matmul::chunks::{
     BLOCKS_LEFT, CHUNK_BLOCKS, CHUNK_WEIGHTS, CODES, ChunkTiles, Chunks, LINE_BYTES, ROWS_LEFT,
     SUMS, Slot, TILE_ROWS,
 };
-use crate::kernels::matmul::{Compute, MatmulSpec, values_at};
-use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
+use crate::kernels::matmul::{Activation, MatmulSpec, Scaling, values_at};
+use crate::pack::GROUP;
 
 /// Activations and weights of a block: the places of a row of a tile of bf16.
 const BLOCK: usize = 32;
@@ -102,14 +102,10 @@ const ACTIVATIONS: [AsmRegisterTmm; ROW_TILES] = [tmm4, tmm5];
 const VALUES: [AsmRegisterTmm; 2] = [tmm6, tmm7];
 const TILES: [AsmRegisterTmm; 4] = [tmm0, tmm1, tmm2, tmm3];
 
-/// Whether a product is computed so on AMX.
+/// Whether a product is computed so on AMX: scales of both factors are exact in bf16, in blocks of a tile.
 pub(super) fn serves(spec: &MatmulSpec) -> bool {
-    match spec.layout.format {
-        WeightFormat::Int4(Blocks { block, scale: ScaleType::Short, zero: ZeroPoint::Implied }) => {
-            spec.compute == Compute::Int8 && block.is_multiple_of(BLOCK)
-        }
-        _ => false,
-    }
+    let form = spec.activation().and_then(Activation::form);
+    form.is_some_and(|form| form.scaling == Scaling::Power && form.block == BLOCK)
 }
 
 pub(super) struct Values<'a> {

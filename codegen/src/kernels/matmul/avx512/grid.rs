@@ -7,8 +7,8 @@
 //! have steps under way, and each activation and each register of codes is loaded once for all of them.
 //! Per row, group and block of 32 that is 8 `vpdpbusd`, the conversion, the product of the scales, the
 //! fused addition, and for one of the groups the start of the sum; where sums begin as floats a
-//! subtraction and the fused addition are all that follows, and loads are all that comes before. Float sums are read and written once
-//! a block. Order and rounding are those of [`super::integer`].
+//! subtraction and the fused addition are all that follows, and loads are all that comes before. Float
+//! sums are read and written once a block. Order and rounding are those of [`super::integer`].
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
