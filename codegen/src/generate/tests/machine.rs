@@ -121,21 +121,11 @@ impl Machine {
             weights: self.weights.as_ptr(),
             arena: arena.wrapping_add(arena.align_offset(64)),
             hidden: self.hidden.as_mut_ptr(),
-            tokens: null(),
-            positions: null(),
-            rotary_rows: null(),
-            segment_weights: null(),
-            layer: null(),
-            prompt: null(),
-            head_rows: null(),
-            logits: std::ptr::null_mut(),
             barrier: if self.threads == 1 { wait_alone } else { wait_for_pair },
             take,
             draw,
             fault: report,
-            team: null(),
-            rows: 0,
-            head_row_count: 0,
+            ..crate::kernels::tests::context()
         }
     }
 

@@ -242,7 +242,7 @@ extern "C" fn no_fault(_: *const c_void, fault: u32, detail: u32) {
 }
 
 /// A step without anything; a test sets what its kernel reads.
-fn context() -> StepContext {
+pub(crate) fn context() -> StepContext {
     StepContext {
         weights: null(),
         arena: null_mut(),
