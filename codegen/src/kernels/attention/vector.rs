@@ -406,6 +406,14 @@ impl Vectors<'_> {
         }
     }
 
+    /// The lowest bits of the lanes become exponents of floats.
+    pub(super) fn to_exponent(&mut self, x: usize) -> Emitted {
+        match self.width {
+            Width::Eight => self.code.vpslld(YMM[x], YMM[x], 23),
+            Width::Sixteen => self.code.vpslld(ZMM[x], ZMM[x], 23),
+        }
+    }
+
     /// Words in the lower halves of the lanes become the upper ones.
     fn upper_halves(&mut self, x: usize) -> Emitted {
         match self.width {

@@ -17,6 +17,7 @@ use super::blocks::{
     AHEAD, Blocks, LEFT, Product, RIGHT, STEPS, all_columns, close, first_columns, known_turns,
     open,
 };
+use super::weigh::KeysRead;
 use super::{Tile, amx};
 use crate::kernels::attention::cache::{KEY_OFFSET, QUAD, TOP_CODE};
 use crate::kernels::attention::scratch::SCORE_ROW;
@@ -427,6 +428,7 @@ pub(super) fn round_weights(
     v: &mut Vectors<'_>,
     tile: &Tile<'_>,
     numbers: &WeightNumbers,
+    keys: KeysRead,
     step: AsmMemoryOperand,
     codes: AsmRegister64,
 ) -> Emitted {
@@ -440,8 +442,10 @@ pub(super) fn round_weights(
         let block = row / KEY_BLOCK * (KEY_BLOCK * tile.value_width + SCALES);
         let scales = block + KEY_BLOCK * tile.value_width + row % KEY_BLOCK * 4;
         v.load(register, r8 + register * bytes)?;
-        // Scales of rows that are not read may be anything.
-        v.mul_unless_zero(register, r9 + scales, zero, free)?;
+        match keys {
+            KeysRead::Whole => v.mul(register, register, r9 + scales)?,
+            KeysRead::Part => v.mul_unless_zero(register, r9 + scales, zero, free)?,
+        }
         v.largest_bits(largest, largest, register)?;
     }
     v.fold_bits(largest, free, Vectors::largest_bits_of_four)?;

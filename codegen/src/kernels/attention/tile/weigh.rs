@@ -1,9 +1,12 @@
 //! Scores become weights: running maxima, totals and factors of the sums so far move on.
 //!
 //! Scores are in base 2 here: log₂ e is part of their factor. 2ˣ = 2ⁿ · 2ᶠ with n the nearest whole
-//! number, so that f = x - n is exact, and 2ᶠ by the polynomial of degree 6 with 1 at 0 that is within
-//! 2·10⁻⁹ on ± ½ (least squares, weighted until errors are level); all steps together are within one
-//! unit in the last place. Arguments are not positive. Those below -150 give 0.
+//! number, so that f = x - n is exact, and 2ᶠ by the polynomial of degree 5 with 1 at 0 that is within
+//! 9.2·10⁻⁸ of itself on ± ½ (least squares, weighted until errors are level); all steps together are
+//! within 1.6·10⁻⁷. Added to 1.5·2²³ + 127, x leaves n + 127 in the lowest bits of the sum, which are
+//! the exponent of 2ⁿ when they are shifted there: additions and shifts, where rounding and scaling by
+//! a power are two operations each on most processors. Arguments are not positive. Those below -126½
+//! give 0.
 
 mod rows;
 
@@ -24,46 +27,50 @@ use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 const SCORES: usize = 4;
 
 /// Numbers of [`exp2`], each in every lane, at these offsets (times 64) from the constants' label.
-const EXP2: [f32; 9] = [
-    -150.0,
-    1.535_336_2e-4,
-    1.339_887_4e-3,
-    9.618_437e-3,
-    5.550_332_4e-2,
-    2.402_264_8e-1,
-    6.931_472e-1,
+const EXP2: [f32; 8] = [
+    // The least argument, whose power is 0.
+    -127.0,
+    1.326_472_8e-3,
+    9.671_513e-3,
+    5.550_733_6e-2,
+    2.402_224_3e-1,
+    6.931_47e-1,
     1.0,
-    // The exponent's bias as an integer.
-    f32::from_bits(127),
+    // 1.5·2²³ and the exponent's bias.
+    12_583_039.0,
 ];
 const LEAST: usize = 0;
-const SERIES: std::ops::Range<usize> = 1..8;
-const ONE: usize = 7;
-const BIAS: usize = 8;
+const SERIES: std::ops::Range<usize> = 1..7;
+const ONE: usize = 6;
+const SHIFT: usize = 7;
 /// The scores' factor; log₂ e where they are capped, and so scaled, before.
-const SCALE: usize = 9;
+const SCALE: usize = 8;
 /// Minus infinity.
-const NEVER: usize = 10;
+const NEVER: usize = 9;
 /// The scores' cap.
-const CAP: usize = 11;
+const CAP: usize = 10;
 /// The sign bit.
-const SIGN: usize = 12;
+const SIGN: usize = 11;
 /// The factor of scores that get a cap.
-const UNCAPPED: usize = 13;
+const UNCAPPED: usize = 12;
 /// Factor of a capped score's exponent.
-const TWICE: usize = 14;
+const TWICE: usize = 13;
 /// What weights over an int8 cache are rounded with.
-const LEAST_OF_STEPS: usize = 15;
-const TOP: usize = 16;
-const ONE_OF_TOP: usize = 17;
-const ORDER: usize = 18;
+const LEAST_OF_STEPS: usize = 14;
+const TOP: usize = 15;
+const ONE_OF_TOP: usize = 16;
+const ORDER: usize = 17;
 /// Orders of [`rows`].
-const FOLDED: usize = 19;
-const PACKED: usize = 20;
+const FOLDED: usize = 18;
+const PACKED: usize = 19;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 21;
+const MASKS: usize = 20;
 
 pub(super) const CONSTANTS: AsmRegister64 = rcx;
+
+/// On the stack: not 0 if a row does not read all keys of the tile; the value rows.
+const IS_PART: AsmRegister64 = rsp;
+const VALUE_ROWS: i32 = 8;
 
 /// Data: each number in sixteen lanes.
 fn in_all_lanes(v: &mut Vectors<'_>, numbers: impl Iterator<Item = f32>) -> Emitted {
@@ -94,14 +101,17 @@ pub(super) fn exp2(
      -> Emitted { (0..count).try_for_each(|index| emit(v, index)) };
     v.load(scratch, constant(LEAST))?;
     each(v, &|v, i| v.max(x + i, scratch, x + i))?;
-    each(v, &|v, i| v.round(n + i, x + i))?;
-    each(v, &|v, i| v.sub(x + i, x + i, n + i))?;
+    v.load(scratch, constant(SHIFT))?;
+    each(v, &|v, i| v.add(n + i, x + i, scratch))?;
+    each(v, &|v, i| v.sub(y + i, n + i, scratch))?;
+    each(v, &|v, i| v.sub(x + i, x + i, y + i))?;
     each(v, &|v, i| v.load(y + i, constant(SERIES.start)))?;
     for coefficient in SERIES.skip(1) {
         v.load(scratch, constant(coefficient))?;
         each(v, &|v, i| v.multiply_then_add(y + i, x + i, scratch))?;
     }
-    each(v, &|v, i| v.scale_by_power(y + i, n + i, scratch, constant(BIAS)))
+    each(v, &|v, i| v.to_exponent(n + i))?;
+    each(v, &|v, i| v.mul(y + i, y + i, n + i))
 }
 
 /// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, and over an
@@ -150,6 +160,8 @@ fn all_steps(
     for register in [rbp, rbx, r12, r13, rdx] {
         v.code.push(register)?;
     }
+    v.code.xor(eax, eax)?;
+    v.code.push(rax)?;
     v.code.lea(CONSTANTS, ptr(constants))?;
     v.code.imul_3(rsi, rsi, tile.group as i32)?;
 
@@ -183,7 +195,9 @@ fn all_steps(
     v.code.je(whole)?;
     for is_part in [true, false] {
         let mut again = v.code.create_label();
-        if !is_part {
+        if is_part {
+            v.code.mov(dword_ptr(IS_PART), r10d)?;
+        } else {
             bind(v, &mut whole)?;
         }
         bind(v, &mut again)?;
@@ -259,10 +273,36 @@ fn all_steps(
     }
 
     v.code.vzeroupper()?;
+    v.code.add(rsp, 8)?;
     for register in [rdx, r13, r12, rbx, rbp] {
         v.code.pop(register)?;
     }
     v.code.ret()
+}
+
+/// The keys of a tile that its rows read.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum KeysRead {
+    /// All rows read all.
+    Whole,
+    /// Some read a part: the other keys' weights are 0, and what is stored for such a key, or for its
+    /// value, may be anything.
+    Part,
+}
+
+/// Steps for either kind of tile, of which those of the one at hand are taken.
+fn whole_or_part(
+    v: &mut Vectors<'_>,
+    mut steps: impl FnMut(&mut Vectors<'_>, KeysRead) -> Emitted,
+) -> Emitted {
+    let [mut part, mut done] = [(); 2].map(|()| v.code.create_label());
+    v.code.cmp(dword_ptr(IS_PART), 0)?;
+    v.code.jne(part)?;
+    steps(v, KeysRead::Whole)?;
+    v.code.jmp(done)?;
+    bind(v, &mut part)?;
+    steps(v, KeysRead::Part)?;
+    bind(v, &mut done)
 }
 
 /// Scores of `rsi` queries become weights, over an int8 cache codes; totals move on.
@@ -306,7 +346,6 @@ fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     // Codes of weights. A loop of their own, because the steps of one query wait for each other: the
     // shorter a turn, the more queries the processor has in hand.
     if tile.number == CacheType::Int8 {
-        let mut again = v.code.create_label();
         let numbers = WeightNumbers {
             least: constant(LEAST_OF_STEPS),
             top: constant(TOP),
@@ -316,19 +355,22 @@ fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         if tile.dots == Dots::Tiles {
             amx::keep_awake(v)?;
         }
-        v.code.mov(r9, qword_ptr(rsp))?;
+        v.code.mov(r9, qword_ptr(rsp + VALUE_ROWS))?;
         v.code.lea(r8, rdi + scratch.scores)?;
         v.code.lea(r11, rdi + scratch.steps)?;
         let (codes, codes_row) = tile.weight_codes();
         v.code.lea(r10, rdi + codes)?;
         v.code.mov(rdx, rsi)?;
-        bind(v, &mut again)?;
-        round_weights(v, tile, &numbers, r11.into(), r10)?;
-        v.code.add(r8, SCORE_ROW as i32)?;
-        v.code.add(r10, codes_row as i32)?;
-        v.code.add(r11, 4)?;
-        v.code.dec(rdx)?;
-        v.code.jnz(again)?;
+        whole_or_part(v, |v, keys| {
+            let mut again = v.code.create_label();
+            bind(v, &mut again)?;
+            round_weights(v, tile, &numbers, keys, r11.into(), r10)?;
+            v.code.add(r8, SCORE_ROW as i32)?;
+            v.code.add(r10, codes_row as i32)?;
+            v.code.add(r11, 4)?;
+            v.code.dec(rdx)?;
+            v.code.jnz(again)
+        })?;
     }
 
     // Totals move on.

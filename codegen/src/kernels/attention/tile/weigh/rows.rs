@@ -8,7 +8,10 @@
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
-use super::{FOLDED, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, constant, exp2};
+use super::{
+    FOLDED, KeysRead, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, VALUE_ROWS, constant, exp2,
+    whole_or_part,
+};
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::tile::blocks::bind;
 use crate::kernels::attention::tile::integer::SCALES;
@@ -92,50 +95,54 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let weight = |query: usize, index: usize| 2 * TOGETHER * SCORES + score(query, index);
     let [maxima, factors, totals, largest] = [25, 25 + TOGETHER, 0, TOGETHER];
     let [scratch_register, zero, least] = [24, 29, 30];
-    let mut again = v.code.create_label();
-    v.code.mov(r9, qword_ptr(rsp))?;
+    v.code.mov(r9, qword_ptr(rsp + VALUE_ROWS))?;
     v.code.lea(r8, rdi + scratch.scores)?;
     v.code.lea(rbp, rdi + scratch.lanes)?;
     v.code.mov(r11, rdi)?;
     v.code.mov(rdx, rsi)?;
     v.zero(zero)?;
     v.load(least, constant(LEAST_OF_STEPS))?;
-    bind(v, &mut again)?;
-    for query in 0..TOGETHER {
-        let (maximum, factor) = (maxima + query, factors + query);
-        v.broadcast(maximum, r11 + (scratch.maxima + query * 4))?;
-        v.broadcast(factor, r11 + (scratch.query_factors + query * 4))?;
-        for index in 0..SCORES {
-            v.load(score(query, index), r8 + (query * SCORE_ROW + index * bytes))?;
-            v.multiply_then_subtract(score(query, index), factor, maximum)?;
+    whole_or_part(v, |v, keys| {
+        let mut again = v.code.create_label();
+        bind(v, &mut again)?;
+        for query in 0..TOGETHER {
+            let (maximum, factor) = (maxima + query, factors + query);
+            v.broadcast(maximum, r11 + (scratch.maxima + query * 4))?;
+            v.broadcast(factor, r11 + (scratch.query_factors + query * 4))?;
+            for index in 0..SCORES {
+                v.load(score(query, index), r8 + (query * SCORE_ROW + index * bytes))?;
+                v.multiply_then_subtract(score(query, index), factor, maximum)?;
+            }
         }
-    }
-    let [x, n, y] = [0, TOGETHER * SCORES, weight(0, 0)];
-    exp2(v, TOGETHER * SCORES, [x, n, y], scratch_register)?;
-    for query in 0..TOGETHER {
-        let (total, largest) = (totals + query, largest + query);
-        v.add(total, weight(query, 0), weight(query, 1))?;
-        for index in 2..SCORES {
-            v.add(total, total, weight(query, index))?;
+        let [x, n, y] = [0, TOGETHER * SCORES, weight(0, 0)];
+        exp2(v, TOGETHER * SCORES, [x, n, y], scratch_register)?;
+        for query in 0..TOGETHER {
+            let (total, largest) = (totals + query, largest + query);
+            v.add(total, weight(query, 0), weight(query, 1))?;
+            for index in 2..SCORES {
+                v.add(total, total, weight(query, index))?;
+            }
+            v.store(rbp + query * bytes, total)?;
+            for index in 0..SCORES {
+                let weight = weight(query, index);
+                let scales = r9 + (index * (block + SCALES) + block);
+                match keys {
+                    KeysRead::Whole => v.mul(weight, weight, scales)?,
+                    KeysRead::Part => v.mul_unless_zero(weight, scales, zero, scratch_register)?,
+                }
+                v.store(r8 + (query * SCORE_ROW + index * bytes), weight)?;
+                let before = if index == 0 { least } else { largest };
+                v.largest_bits(largest, before, weight)?;
+            }
+            let products = scratch.lane_products - scratch.lanes;
+            v.store(rbp + (products + query * bytes), largest)?;
         }
-        v.store(rbp + query * bytes, total)?;
-        for index in 0..SCORES {
-            let weight = weight(query, index);
-            // Scales of rows that are not read may be anything.
-            let scales = r9 + (index * (block + SCALES) + block);
-            v.mul_unless_zero(weight, scales, zero, scratch_register)?;
-            v.store(r8 + (query * SCORE_ROW + index * bytes), weight)?;
-            let before = if index == 0 { least } else { largest };
-            v.largest_bits(largest, before, weight)?;
-        }
-        let products = scratch.lane_products - scratch.lanes;
-        v.store(rbp + (products + query * bytes), largest)?;
-    }
-    v.code.add(r8, (TOGETHER * SCORE_ROW) as i32)?;
-    v.code.add(rbp, (TOGETHER * bytes) as i32)?;
-    v.code.add(r11, (TOGETHER * 4) as i32)?;
-    v.code.sub(rdx, TOGETHER as i32)?;
-    v.code.jg(again)
+        v.code.add(r8, (TOGETHER * SCORE_ROW) as i32)?;
+        v.code.add(rbp, (TOGETHER * bytes) as i32)?;
+        v.code.add(r11, (TOGETHER * 4) as i32)?;
+        v.code.sub(rdx, TOGETHER as i32)?;
+        v.code.jg(again)
+    })
 }
 
 /// Steps of codes, what becomes a code of 1, and totals that move on.
