@@ -40,6 +40,11 @@ use super::cache::CacheType;
 use super::scratch::{SCORE_ROW, Scratch};
 use super::vector::Dots;
 
+/// Added to its bits, a whole number of less than 2²² is added to the number itself.
+const ANCHOR: f32 = 12_582_912.0;
+/// Most products of codes, 127 each at most, whose sum is one.
+const MOST_ANCHORED: usize = (1 << 22) / (128 * 127);
+
 /// What the steps are made for.
 pub(super) struct Tile<'a> {
     pub(super) scratch: &'a Scratch,
@@ -64,6 +69,13 @@ impl Tile<'_> {
             Dots::Tiles => (self.scratch.weight_codes, KEY_TILE),
             _ => (self.scratch.scores, SCORE_ROW),
         }
+    }
+
+    /// Whether sums of codes of queries and keys begin at the bits of [`ANCHOR`], so that they become
+    /// floats by a subtraction: beside tiles conversions to float wait for one unit of two, and
+    /// subtractions do not.
+    fn is_anchored(&self) -> bool {
+        self.dots == Dots::Tiles && self.key_width <= MOST_ANCHORED
     }
 
     /// Whether sums of codes become scores when their maximum is known. Each query has a factor of its

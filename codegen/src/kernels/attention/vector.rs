@@ -377,6 +377,18 @@ impl Vectors<'_> {
         }
     }
 
+    /// A number in all lanes, through `eax`.
+    pub(super) fn fill(&mut self, to: usize, number: f32) -> Emitted {
+        self.code.mov(eax, number.to_bits())?;
+        match self.width {
+            Width::Eight => {
+                self.code.vmovd(XMM[to], eax)?;
+                self.code.vpbroadcastd(YMM[to], XMM[to])
+            }
+            Width::Sixteen => self.code.vpbroadcastd(ZMM[to], eax),
+        }
+    }
+
     /// Zeros.
     pub(super) fn zero(&mut self, to: usize) -> Emitted {
         match self.width {
@@ -406,11 +418,28 @@ impl Vectors<'_> {
         }
     }
 
-    /// The lowest bits of the lanes become exponents of floats.
-    pub(super) fn to_exponent(&mut self, x: usize) -> Emitted {
+    /// Integers e·8 + j in the lowest bits of the lanes, e an exponent with its bias and j less than 8,
+    /// become 2ᵉ times the power of j in the table: what its mantissa has above j at `bit`.
+    pub(super) fn power_of_eighths(
+        &mut self,
+        x: usize,
+        scratch: usize,
+        table: AsmMemoryOperand,
+        bit: u32,
+    ) -> Emitted {
+        let code = &mut *self.code;
+        let bit = bit as i32;
         match self.width {
-            Width::Eight => self.code.vpslld(YMM[x], YMM[x], 23),
-            Width::Sixteen => self.code.vpslld(ZMM[x], ZMM[x], 23),
+            Width::Eight => {
+                code.vpermps(YMM[scratch], YMM[x], ymmword_ptr(table))?;
+                code.vpslld(YMM[x], YMM[x], bit)?;
+                code.vpaddd(YMM[x], YMM[x], YMM[scratch])
+            }
+            Width::Sixteen => {
+                code.vpermps(ZMM[scratch], ZMM[x], zmmword_ptr(table))?;
+                code.vpslld(ZMM[x], ZMM[x], bit)?;
+                code.vpaddd(ZMM[x], ZMM[x], ZMM[scratch])
+            }
         }
     }
 

@@ -28,9 +28,9 @@
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
-use super::Tile;
 use super::blocks::{bind, close, open};
 use super::integer::SCALES;
+use super::{ANCHOR, Tile};
 use crate::kernels::attention::cache::QUAD;
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::vector::{Emitted, Vectors};
@@ -68,14 +68,18 @@ const TURNS: AsmRegister64 = r12;
 const RESULT: AsmRegister64 = r13;
 /// Its sums, where they do not lie there.
 const CONVERTED: AsmRegister64 = rbp;
-/// Values that were copied together, and sums of 16 queries behind them.
+/// Values that were copied together, and [`ANCHOR_ROW`] behind them.
 const MEMORY: AsmRegister64 = r9;
 /// All queries: their weights, and how many they are.
 const WEIGHTS: AsmRegister64 = r14;
 const QUERIES: AsmRegister64 = r15;
 
-/// Bytes of the memory that [`values`] works in: 64 columns of a tile's values, sums of 16 queries.
-pub(in crate::kernels::attention) const VALUE_MEMORY: usize = COLUMNS * KEY_BLOCK * KEY_TILE;
+/// Bytes of the memory that [`values`] works in: 64 columns of a tile's values, and what sums begin at.
+pub(in crate::kernels::attention) const VALUE_MEMORY: usize = ANCHOR_ROW + ROW_BYTES;
+const ANCHOR_ROW: usize = COLUMNS * KEY_BLOCK * KEY_TILE;
+/// [`ANCHOR`] in all lanes: sums of 64 products of a weight and a value are small enough for it.
+const ANCHOR_LANES: usize = 27;
+const _: () = assert!(KEY_TILE * 255 * 127 < 1 << 22);
 
 /// Quads of each of the equal products that a width is divided into; nothing where there is no good
 /// division.
@@ -111,7 +115,12 @@ pub(super) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>, quads: usize) -> Emit
     };
     let convert = |v: &mut Vectors<'_>| {
         for (column, factor) in factors.into_iter().enumerate() {
-            v.floats_of(column, rdx + column * ROW_BYTES)?;
+            if tile.is_anchored() {
+                v.load(column, rdx + column * ROW_BYTES)?;
+                v.sub(column, column, ANCHOR_LANES)?;
+            } else {
+                v.floats_of(column, rdx + column * ROW_BYTES)?;
+            }
             v.mul(column, column, factor)?;
             v.store(rdx + column * ROW_BYTES, column)?;
         }
@@ -146,13 +155,14 @@ pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         v.code.lea(MEMORY, rdx + (scratch.tile_values as i32 - scratch.sums as i32))?;
         v.code.mov(WEIGHTS, rdi)?;
         v.code.mov(QUERIES, r8)?;
+        v.store(MEMORY + ANCHOR_ROW, ANCHOR_LANES)?;
         for first in (0..registers).step_by(COLUMNS) {
             let columns = COLUMNS.min(registers - first);
             copy_values(v, tile, first, columns)?;
             let walk = Walk { columns, ..walk };
             let multiply = |v: &mut Vectors<'_>| {
                 for sums in &SUMS[..columns] {
-                    v.code.tilezero(*sums)?;
+                    v.code.tileloadd(*sums, ptr(MEMORY + TURNS + ANCHOR_ROW))?;
                 }
                 walk.multiply(v, MEMORY, |code, [sums, left, right]| {
                     code.tdpbusd(sums, left, right)
@@ -165,7 +175,8 @@ pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
                 for column in 0..columns {
                     let (before, sum) = (column, COLUMNS + column);
                     v.mul(before, factor, RESULT + (first + column) * ROW_BYTES)?;
-                    v.floats_of(sum, CONVERTED + column * ROW_BYTES)?;
+                    v.load(sum, CONVERTED + column * ROW_BYTES)?;
+                    v.sub(sum, sum, ANCHOR_LANES)?;
                     v.multiply_add(before, sum, step_of_row)?;
                     v.store(RESULT + (first + column) * ROW_BYTES, before)?;
                 }
@@ -178,6 +189,8 @@ pub(super) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
             v.code.mov(r8, QUERIES)?;
             v.code.lea(RESULT, rdx + (scratch.scores as i32 - scratch.sums as i32))?;
             v.code.mov(CONVERTED, RESULT)?;
+            // All rows of a tile are the anchor's.
+            v.code.xor(TURNS, TURNS)?;
             walk.all_rows(v, &multiply)?;
             v.code.mov(rdi, qword_ptr(rsp + 8 * (SAVED + 1)))?;
             v.code.add(rdi, (first * ROW_BYTES * KEY_QUADS) as i32)?;
@@ -302,6 +315,7 @@ fn where_many(
     v.code.cmp(r8, LEAST as i32)?;
     v.code.jl(few)?;
     let saved = open(v)?;
+    v.fill(ANCHOR_LANES, ANCHOR)?;
     v.code.mov(LEFT_ROW, walk.left_row as i64)?;
     v.code.mov(RIGHT_ROW, ROW_BYTES as i64)?;
     v.code.mov(SUM_ROW, SCORE_ROW as i64)?;

@@ -18,7 +18,7 @@ use super::blocks::{
     open,
 };
 use super::weigh::KeysRead;
-use super::{Tile, amx};
+use super::{ANCHOR, Tile, amx};
 use crate::kernels::attention::cache::{KEY_OFFSET, QUAD, TOP_CODE};
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width};
@@ -40,6 +40,8 @@ enum Sums {
         scales: usize,
         /// Where a query's sums begin, in bytes from its codes.
         begin: usize,
+        /// Whether that is [`Tile::is_anchored`].
+        is_anchored: bool,
     },
     /// Sums of values that go on: those before times a factor, then a step per code, which lies so far
     /// behind the factor.
@@ -71,7 +73,12 @@ pub(in crate::kernels::attention) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>
         right_step: QUAD * KEY_BLOCK,
         right_block: scales + SCALES,
         result_row: SCORE_ROW,
-        sums: Sums::Scores { quads, scales, begin: tile.scratch.begin },
+        sums: Sums::Scores {
+            quads,
+            scales,
+            begin: tile.scratch.begin,
+            is_anchored: tile.is_anchored(),
+        },
     };
     if let (Dots::Tiles, Some(quads)) = (tile.dots, amx::quads_of_product(tile.key_width)) {
         amx::scores(v, tile, quads)?;
@@ -258,7 +265,11 @@ impl Codes {
         let result = |row: usize, column: usize| r11 + (row * self.result_row + column * bytes);
         let free = rows * columns;
         match self.sums {
-            Sums::Scores { scales, .. } => {
+            Sums::Scores { scales, is_anchored, .. } => {
+                let anchor = free + 1;
+                if is_anchored {
+                    v.fill(anchor, ANCHOR)?;
+                }
                 for column in 0..columns {
                     let at = column * lanes;
                     let block = at / KEY_BLOCK * self.right_block + scales;
@@ -268,7 +279,11 @@ impl Codes {
                         v.code.prefetcht1(byte_ptr(rsi + AHEAD + at))?;
                     }
                     for row in 0..rows {
-                        v.floats_of(sum(row, column), sum(row, column))?;
+                        if is_anchored {
+                            v.sub(sum(row, column), sum(row, column), anchor)?;
+                        } else {
+                            v.floats_of(sum(row, column), sum(row, column))?;
+                        }
                         v.mul(sum(row, column), sum(row, column), free)?;
                         v.store(result(row, column), sum(row, column))?;
                     }
@@ -376,6 +391,9 @@ pub(in crate::kernels::attention) fn round_queries(
     v.fold_bits(sums, 0, Vectors::sum_of_four)?;
     v.first(|code, x| code.vmovd(eax, x[sums]))?;
     v.code.imul_3(eax, eax, -KEY_OFFSET)?;
+    if tile.is_anchored() {
+        v.code.add(eax, ANCHOR.to_bits() as i32)?;
+    }
     if tile.dots == Dots::Tiles {
         // In each column of a tile.
         v.code.vpbroadcastd(zmm0, eax)?;

@@ -1,12 +1,13 @@
 //! Scores become weights: running maxima, totals and factors of the sums so far move on.
 //!
-//! Scores are in base 2 here: log₂ e is part of their factor. 2ˣ = 2ⁿ · 2ᶠ with n the nearest whole
-//! number, so that f = x - n is exact, and 2ᶠ by the polynomial of degree 5 with 1 at 0 that is within
-//! 9.2·10⁻⁸ of itself on ± ½ (least squares, weighted until errors are level); all steps together are
-//! within 1.6·10⁻⁷. Added to 1.5·2²³ + 127, x leaves n + 127 in the lowest bits of the sum, which are
-//! the exponent of 2ⁿ when they are shifted there: additions and shifts, where rounding and scaling by
-//! a power are two operations each on most processors. Arguments are not positive. Those below -126½
-//! give 0.
+//! Scores are in base 2 here: log₂ e is part of their factor. 2ˣ = 2ⁿ · 2ᶠ with n the nearest eighth, so
+//! that f = x - n is exact: 2ⁿ comes from a table of eight and an exponent, 2ᶠ by the polynomial of
+//! degree 3 with 1 at 0 that is within 2.6·10⁻⁸ of itself on ± 1/16 (least squares, weighted until errors
+//! are level); all steps together are within 1.2·10⁻⁷. A sum of x and 1.5·2²⁰ + 127 has n + 127 in its
+//! lowest bits, in eighths, so that rounding and scaling are additions and shifts: most processors have
+//! two operations for the one and for the other, and on some with AMX what multiplies waits for one
+//! unit of two. Arguments are not positive. Those below -126 are off by 2⁻¹²⁶ at most, those below
+//! -127 give 0.
 
 mod rows;
 
@@ -27,44 +28,66 @@ use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 const SCORES: usize = 4;
 
 /// Numbers of [`exp2`], each in every lane, at these offsets (times 64) from the constants' label.
-const EXP2: [f32; 8] = [
+const EXP2: [f32; 5] = [
     // The least argument, whose power is 0.
     -127.0,
-    1.326_472_8e-3,
-    9.671_513e-3,
-    5.550_733_6e-2,
-    2.402_224_3e-1,
-    6.931_47e-1,
-    1.0,
-    // 1.5·2²³ and the exponent's bias.
-    12_583_039.0,
+    5.549_622_3e-2,
+    2.402_576_4e-1,
+    6.931_472_4e-1,
+    // 1.5·2²⁰ and the exponent's bias.
+    1_572_991.0,
 ];
 const LEAST: usize = 0;
-const SERIES: std::ops::Range<usize> = 1..7;
-const ONE: usize = 6;
-const SHIFT: usize = 7;
+const SERIES: std::ops::Range<usize> = 1..4;
+const SHIFT: usize = 4;
+/// Behind them: of two to each eighth what its mantissa has above the bits of the eighth itself, which
+/// come with the exponent.
+const EIGHTHS: usize = 5;
+const ABOVE_EIGHTHS: [u32; 8] = {
+    let powers: [f32; 8] = [
+        1.0,
+        1.090_507_7,
+        1.189_207_1,
+        1.296_839_6,
+        1.414_213_6,
+        1.542_210_8,
+        1.681_792_9,
+        1.834_008_1,
+    ];
+    let mut above = [0; 8];
+    let mut eighth = 0;
+    while eighth < 8 {
+        let mantissa = powers[eighth].to_bits() - 1f32.to_bits();
+        above[eighth] = mantissa.wrapping_sub((eighth as u32) << EIGHTH_BIT);
+        eighth += 1;
+    }
+    above
+};
+/// Where an eighth of an exponent lies: three bits below it.
+const EIGHTH_BIT: u32 = 20;
 /// The scores' factor; log₂ e where they are capped, and so scaled, before.
-const SCALE: usize = 8;
+const SCALE: usize = 6;
 /// Minus infinity.
-const NEVER: usize = 9;
+const NEVER: usize = 7;
 /// The scores' cap.
-const CAP: usize = 10;
+const CAP: usize = 8;
 /// The sign bit.
-const SIGN: usize = 11;
+const SIGN: usize = 9;
 /// The factor of scores that get a cap.
-const UNCAPPED: usize = 12;
+const UNCAPPED: usize = 10;
 /// Factor of a capped score's exponent.
-const TWICE: usize = 13;
+const TWICE: usize = 11;
+const ONE: usize = 12;
 /// What weights over an int8 cache are rounded with.
-const LEAST_OF_STEPS: usize = 14;
-const TOP: usize = 15;
-const ONE_OF_TOP: usize = 16;
-const ORDER: usize = 17;
+const LEAST_OF_STEPS: usize = 13;
+const TOP: usize = 14;
+const ONE_OF_TOP: usize = 15;
+const ORDER: usize = 16;
 /// Orders of [`rows`].
-const FOLDED: usize = 18;
-const PACKED: usize = 19;
+const FOLDED: usize = 17;
+const PACKED: usize = 18;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 20;
+const MASKS: usize = 19;
 
 pub(super) const CONSTANTS: AsmRegister64 = rcx;
 
@@ -82,7 +105,9 @@ fn in_all_lanes(v: &mut Vectors<'_>, numbers: impl Iterator<Item = f32>) -> Emit
 
 /// Data that [`exp2`] reads, [`CONSTANTS`] at its begin.
 pub(super) fn exp2_numbers(v: &mut Vectors<'_>) -> Emitted {
-    in_all_lanes(v, EXP2.into_iter())
+    in_all_lanes(v, EXP2.into_iter())?;
+    // Sixteen lanes take the second half for the first where the bit above the eighths is set.
+    [ABOVE_EIGHTHS; 2].iter().try_for_each(|half| v.code.dd(half))
 }
 
 fn constant(index: usize) -> AsmMemoryOperand {
@@ -110,8 +135,9 @@ pub(super) fn exp2(
         v.load(scratch, constant(coefficient))?;
         each(v, &|v, i| v.multiply_then_add(y + i, x + i, scratch))?;
     }
-    each(v, &|v, i| v.to_exponent(n + i))?;
-    each(v, &|v, i| v.mul(y + i, y + i, n + i))
+    each(v, &|v, i| v.mul(y + i, y + i, x + i))?;
+    each(v, &|v, i| v.power_of_eighths(n + i, scratch, constant(EIGHTHS), EIGHTH_BIT))?;
+    each(v, &|v, i| v.multiply_then_add(y + i, n + i, n + i))
 }
 
 /// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, and over an
@@ -130,9 +156,10 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
 
     v.code.set_label(&mut constants)?;
     let scale = if tile.softcap == 0.0 { tile.scale * LOG2_E } else { LOG2_E };
-    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale, 2.0 * LOG2_E];
+    let numbers = [scale, f32::NEG_INFINITY, tile.softcap, -0.0, tile.scale, 2.0 * LOG2_E, 1.0];
     let of_steps = [LEAST_STEP, TOP_WEIGHT, 1.0 / TOP_WEIGHT];
-    in_all_lanes(v, EXP2.into_iter().chain(numbers).chain(of_steps))?;
+    exp2_numbers(v)?;
+    in_all_lanes(v, numbers.into_iter().chain(of_steps))?;
     v.code.dd(&PACK_ORDER)?;
     v.code.dd(&[0; 8])?;
     v.code.dd(&rows::FOLD_ORDER)?;
