@@ -11,7 +11,7 @@
 
 mod rows;
 
-use std::f32::consts::LOG2_E;
+use std::f32::consts::{LOG2_E, SQRT_2};
 
 use iced_x86::code_asm::*;
 use weir_abi::KEY_TILE;
@@ -44,16 +44,8 @@ const SHIFT: usize = 4;
 /// come with the exponent.
 const EIGHTHS: usize = 5;
 const ABOVE_EIGHTHS: [u32; 8] = {
-    let powers: [f32; 8] = [
-        1.0,
-        1.090_507_7,
-        1.189_207_1,
-        1.296_839_6,
-        1.414_213_6,
-        1.542_210_8,
-        1.681_792_9,
-        1.834_008_1,
-    ];
+    let powers: [f32; 8] =
+        [1.0, 1.090_507_7, 1.189_207_1, 1.296_839_6, SQRT_2, 1.542_210_8, 1.681_792_9, 1.834_008_1];
     let mut above = [0; 8];
     let mut eighth = 0;
     while eighth < 8 {
