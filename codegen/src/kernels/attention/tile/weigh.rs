@@ -300,7 +300,7 @@ fn all_steps(
 }
 
 /// The keys of a tile that its rows read.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) enum KeysRead {
     /// All rows read all.
     Whole,
