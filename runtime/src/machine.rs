@@ -85,18 +85,27 @@ fn has_avx_vnni() -> bool {
     false
 }
 
-#[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512bw")
-        && std::arch::is_x86_feature_detected!("avx512dq")
-        && std::arch::is_x86_feature_detected!("avx512vl")
-        && std::arch::is_x86_feature_detected!("avx512vnni")
+    missing_avx512().is_empty()
+}
+
+/// What this processor lacks of the AVX-512 that kernels use, by name: the first ones that had it have
+/// no VNNI.
+#[cfg(target_arch = "x86_64")]
+fn missing_avx512() -> Vec<&'static str> {
+    let features = [
+        ("AVX512F", std::arch::is_x86_feature_detected!("avx512f")),
+        ("AVX512BW", std::arch::is_x86_feature_detected!("avx512bw")),
+        ("AVX512DQ", std::arch::is_x86_feature_detected!("avx512dq")),
+        ("AVX512VL", std::arch::is_x86_feature_detected!("avx512vl")),
+        ("AVX512_VNNI", std::arch::is_x86_feature_detected!("avx512vnni")),
+    ];
+    absent(&features)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn has_avx512() -> bool {
-    false
+fn missing_avx512() -> Vec<&'static str> {
+    vec!["x86-64"]
 }
 
 /// Bits of the extended features' third word that stand for tiles of bf16, tiles, tiles of bytes.
@@ -253,10 +262,14 @@ fn choose(
     if supports(asked) {
         return Ok(index);
     }
-    let reason = if asked == IsaLevel::Amx && supports(IsaLevel::Avx512) {
-        ", or its system does not let this program use it"
-    } else {
-        ""
+    let reason = match asked {
+        IsaLevel::Amx if supports(IsaLevel::Avx512) => {
+            ", or its system does not let this program use it".to_owned()
+        }
+        IsaLevel::Avx512 | IsaLevel::Avx512Pairs => {
+            format!(": it lacks {}", missing_avx512().join(", "))
+        }
+        _ => String::new(),
     };
     Err(RuntimeError::Options(format!("this processor does not have {}{reason}", asked.name())))
 }
