@@ -301,8 +301,6 @@ struct Finished {
     heads: usize,
     /// Queries, and bytes from one head to the next.
     queries: (Value, usize),
-    /// Weighted sums of values, and bytes from one head to the next.
-    sums: (Value, usize),
     /// Largest score of each head.
     maxima: Value,
     /// Sum of the weights of each head.
@@ -312,26 +310,7 @@ struct Finished {
 }
 
 impl Finished {
-    /// Writes the means.
-    fn write(&self, b: &mut Body<'_>, spec: &AttendSpec, output: Value) {
-        let width = spec.cache.value_width;
-        b.for_count(self.heads as i64, 1, |b, head| {
-            let total = b.element(self.totals, head, 4);
-            let total = b.load(FLOAT, total, 0);
-            let sums = b.element(self.sums.0, head, self.sums.1 as i64);
-            let output = b.element(output, head, width as i64 * 4);
-            b.for_count_lanes(width as i64, |b, index, lanes| {
-                let from = b.element(sums, index, 4);
-                let to = b.element(output, index, 4);
-                let sum = b.load(lanes.float(), from, 0);
-                let total = b.spread(lanes, total);
-                let mean = b.fdiv(sum, total);
-                b.store(mean, to, 0);
-            });
-        });
-    }
-
-    /// Keeps query and log-sum-exp of observed rows. `head` is the first of the heads.
+    /// Keeps query and log-sum-exp of rows that are [`observed`]. `head` is the first of the heads.
     fn observe(
         &self,
         b: &mut Body<'_>,
@@ -342,35 +321,39 @@ impl Finished {
         head: Value,
     ) {
         let kept = layer_field(b, layer, offset_of!(LayerCall, observed_queries));
-        let wanted = b.compare_const(IntCC::NotEqual, kept, 0);
-        b.if_then(wanted, |b| {
-            let positions = b.load(POINTER, context, offset_of!(StepContext, positions) as i32);
-            let position = b.element(positions, row, 4);
-            let position = b.load_count(position, 0);
-            let from = b.load_count(layer, offset_of!(LayerCall, observed_from) as i32);
-            let late = b.compare(IntCC::SignedGreaterThanOrEqual, position, from);
-            b.if_then(late, |b| {
-                let index = b.sub(position, from);
-                let place = b.mul_const(index, spec.score.heads as i64);
-                let place = b.add(place, head);
-                let queries = b.element(kept, place, spec.cache.key_width as i64 * 4);
-                let lse = layer_field(b, layer, offset_of!(LayerCall, observed_lse));
-                let lse = b.element(lse, place, 4);
-                b.for_count(self.heads as i64, 1, |b, head| {
-                    let from = b.element(self.queries.0, head, self.queries.1 as i64);
-                    let to = b.element(queries, head, spec.cache.key_width as i64 * 4);
-                    copy_floats(b, from, to, spec.cache.key_width);
-                    let maximum = b.element(self.maxima, head, 4);
-                    let maximum = b.load(FLOAT, maximum, 0);
-                    let total = b.element(self.totals, head, 4);
-                    let total = b.load(FLOAT, total, 0);
-                    let log = b.ln(total);
-                    let unit = b.float(self.unit);
-                    let sum = b.fma(maximum, unit, log);
-                    let lse = b.element(lse, head, 4);
-                    b.store(sum, lse, 0);
-                });
+        let positions = b.load(POINTER, context, offset_of!(StepContext, positions) as i32);
+        let position = b.element(positions, row, 4);
+        let position = b.load_count(position, 0);
+        let from = b.load_count(layer, offset_of!(LayerCall, observed_from) as i32);
+        let late = b.compare(IntCC::SignedGreaterThanOrEqual, position, from);
+        b.if_then(late, |b| {
+            let index = b.sub(position, from);
+            let place = b.mul_const(index, spec.score.heads as i64);
+            let place = b.add(place, head);
+            let queries = b.element(kept, place, spec.cache.key_width as i64 * 4);
+            let lse = layer_field(b, layer, offset_of!(LayerCall, observed_lse));
+            let lse = b.element(lse, place, 4);
+            b.for_count(self.heads as i64, 1, |b, head| {
+                let from = b.element(self.queries.0, head, self.queries.1 as i64);
+                let to = b.element(queries, head, spec.cache.key_width as i64 * 4);
+                copy_floats(b, from, to, spec.cache.key_width);
+                let maximum = b.element(self.maxima, head, 4);
+                let maximum = b.load(FLOAT, maximum, 0);
+                let total = b.element(self.totals, head, 4);
+                let total = b.load(FLOAT, total, 0);
+                let log = b.ln(total);
+                let unit = b.float(self.unit);
+                let sum = b.fma(maximum, unit, log);
+                let lse = b.element(lse, head, 4);
+                b.store(sum, lse, 0);
             });
         });
     }
+}
+
+/// What is done where rows of this call may be observed: memory for them is there.
+fn observed(b: &mut Body<'_>, layer: Value, body: impl FnOnce(&mut Body<'_>)) {
+    let kept = layer_field(b, layer, offset_of!(LayerCall, observed_queries));
+    let wanted = b.compare_const(IntCC::NotEqual, kept, 0);
+    b.if_then(wanted, body);
 }

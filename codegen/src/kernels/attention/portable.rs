@@ -18,7 +18,7 @@ use super::heads::range_of_head;
 use super::unpack::Memory;
 use super::{
     AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, Unpack, codes,
-    layer_field, products, unpack,
+    layer_field, observed, products, unpack,
 };
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, InstBuilder, IntCC, LANES, Lanes, POINTER, Value,
@@ -167,19 +167,37 @@ pub(super) fn define(
             });
             let output = b.element(output, row, spec.output_row as i64 * 4);
             let output = b.element(output, head, value_width as i64 * 4);
+            write_means(b, spec, &item, heads, output);
             let finished = Finished {
                 heads,
                 queries: (item.plain, spec.query.1 * 4),
-                sums: (item.sums, value_width.next_multiple_of(4) * 4),
                 maxima: item.maxima,
                 totals: item.totals,
                 unit: 1.0,
             };
-            finished.write(b, spec, output);
-            finished.observe(b, spec, context, layer, row, head);
+            observed(b, layer, |b| finished.observe(b, spec, context, layer, row, head));
         });
         b.ret(&[]);
     })
+}
+
+/// Sums over totals.
+fn write_means(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, heads: usize, output: Value) {
+    let width = spec.cache.value_width;
+    b.for_count(heads as i64, 1, |b, head| {
+        let total = b.element(item.totals, head, 4);
+        let total = b.load(FLOAT, total, 0);
+        let sums = b.element(item.sums, head, width.next_multiple_of(4) as i64 * 4);
+        let output = b.element(output, head, width as i64 * 4);
+        b.for_count_lanes(width as i64, |b, index, lanes| {
+            let from = b.element(sums, index, 4);
+            let to = b.element(output, index, 4);
+            let sum = b.load(lanes.float(), from, 0);
+            let total = b.spread(lanes, total);
+            let mean = b.fdiv(sum, total);
+            b.store(mean, to, 0);
+        });
+    });
 }
 
 fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, head: Value) {

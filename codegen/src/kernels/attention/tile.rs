@@ -18,6 +18,7 @@
 //! | `amx` | the products of `integer` in AMX tiles, of many queries |
 //! | `blocks` | the walk over blocks of accumulators |
 //! | `combine` | how the sums of a chunk of tiles begin, and go into those of all chunks |
+//! | `ends` | queries go to the scratch, means to the output |
 //! | `exponentials` | weights of the keys of a block beside a sum that is known |
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
@@ -27,12 +28,14 @@
 pub(super) mod amx;
 mod blocks;
 mod combine;
+mod ends;
 pub(super) mod exponentials;
 pub(super) mod float;
 pub(super) mod integer;
 mod weigh;
 
 pub(super) use self::combine::{begin, combine};
+pub(super) use self::ends::{Strides, means, take};
 pub(super) use self::weigh::weigh;
 use weir_abi::KEY_TILE;
 
@@ -60,6 +63,8 @@ pub(super) struct Tile<'a> {
     pub(super) dots: Dots,
     /// Number format of the cache.
     pub(super) number: CacheType,
+    /// Where queries come from and means go.
+    pub(super) strides: Strides,
 }
 
 impl Tile<'_> {

@@ -82,6 +82,11 @@ pub(super) fn define(
         softcap: spec.score.softcap,
         dots,
         number: spec.cache.number.unpacked(),
+        strides: tile::Strides {
+            query_row: spec.query.0 * 4,
+            query_head: spec.query.1 * 4,
+            output_row: spec.output_row * 4,
+        },
     };
     let unpack = Unpack::of(assembly, &spec.cache, true)?;
     let steps = Steps::assemble(assembly, id, width, &tile)?;

@@ -61,28 +61,47 @@ pub(in crate::kernels::attention) fn combine(v: &mut Vectors<'_>, tile: &Tile<'_
 /// `(scratch, queries)`: a chunk begins without weights.
 pub(in crate::kernels::attention) fn begin(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let scratch = tile.scratch;
-    let bytes = v.bytes();
-    let [mut least, mut again, mut next_query] = [(); 3].map(|()| v.code.create_label());
-    v.code.lea(rcx, ptr(least))?;
-    v.broadcast(0, rcx.into())?;
-    v.zero(1)?;
-    v.code.mov(r8, rdi)?;
-    v.code.mov(rdx, rsi)?;
-    bind(v, &mut again)?;
-    v.store(r8 + scratch.maxima, 0)?;
-    v.store(r8 + scratch.totals, 1)?;
-    v.code.add(r8, bytes as i32)?;
-    v.code.sub(rdx, v.width.lanes() as i32)?;
-    v.code.jg(again)?;
-    bind(v, &mut next_query)?;
-    for column in (0..scratch.sum_row).step_by(bytes) {
-        v.store(rdi + (scratch.sums + column), 1)?;
-    }
-    v.code.add(rdi, scratch.sum_row as i32)?;
-    v.code.dec(rsi)?;
-    v.code.jnz(next_query)?;
+    let mut least = v.code.create_label();
+    v.code.mov(rax, rsi)?;
+    nothing(v, tile, [scratch.maxima, scratch.totals, scratch.sums], least)?;
     v.code.vzeroupper()?;
     v.code.ret()?;
-    v.code.set_label(&mut least)?;
+    least_float(v, &mut least)
+}
+
+/// Sets the maxima of `rax` queries of the scratch at `rdi` to the float at `least`, their totals and
+/// sums to 0: what they are without a key. Changes `rax`, `r8` and `r9`.
+pub(super) fn nothing(
+    v: &mut Vectors<'_>,
+    tile: &Tile<'_>,
+    [maxima, totals, sums]: [usize; 3],
+    least: CodeLabel,
+) -> Emitted {
+    let bytes = v.bytes();
+    let [mut again, mut next_query] = [(); 2].map(|()| v.code.create_label());
+    v.code.lea(r8, ptr(least))?;
+    v.broadcast(0, r8.into())?;
+    v.zero(1)?;
+    v.code.mov(r8, rdi)?;
+    v.code.mov(r9, rax)?;
+    bind(v, &mut again)?;
+    v.store(r8 + maxima, 0)?;
+    v.store(r8 + totals, 1)?;
+    v.code.add(r8, bytes as i32)?;
+    v.code.sub(r9, v.width.lanes() as i32)?;
+    v.code.jg(again)?;
+    v.code.mov(r8, rdi)?;
+    bind(v, &mut next_query)?;
+    for column in (0..tile.scratch.sum_row).step_by(bytes) {
+        v.store(r8 + (sums + column), 1)?;
+    }
+    v.code.add(r8, tile.scratch.sum_row as i32)?;
+    v.code.dec(rax)?;
+    v.code.jnz(next_query)
+}
+
+/// The constant that [`nothing`] reads.
+pub(super) fn least_float(v: &mut Vectors<'_>, label: &mut CodeLabel) -> Emitted {
+    v.code.set_label(label)?;
     v.code.dd(&[f32::MIN.to_bits()])
 }

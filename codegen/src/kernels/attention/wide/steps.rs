@@ -9,6 +9,10 @@ use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width};
 pub(super) struct Steps {
     /// Configure the matrix tiles and release them, where there are any.
     pub(super) matrix: Option<[FuncId; 2]>,
+    /// Copies queries, and their sums begin.
+    pub(super) take: FuncId,
+    /// Writes the results.
+    pub(super) means: FuncId,
     /// Rounds queries, where the cache holds codes.
     pub(super) round: Option<FuncId>,
     pub(super) scores: FuncId,
@@ -35,6 +39,8 @@ impl Steps {
             assembly.assemble(id, |code| emit(&mut Vectors { code, width }, tile))?;
             Ok::<FuncId, EmitError>(id)
         };
+        let take = step("take", 3, tile::take)?;
+        let means = step("means", 3, tile::means)?;
         let weigh = step("weigh", 3, tile::weigh)?;
         let begin = step("begin", 2, tile::begin)?;
         let combine = step("combine", 2, tile::combine)?;
@@ -48,6 +54,8 @@ impl Steps {
         };
         Ok(match tile.number {
             CacheType::Int8 => Steps {
+                take,
+                means,
                 matrix,
                 round: Some(step("round", 2, tile::integer::round_queries)?),
                 scores: step("scores", 6, tile::integer::scores)?,
@@ -57,6 +65,8 @@ impl Steps {
                 values: step("values", 7, tile::integer::values)?,
             },
             _ => Steps {
+                take,
+                means,
                 matrix,
                 round: None,
                 scores: step("scores", 6, tile::float::scores)?,
