@@ -193,6 +193,8 @@ struct Walk {
     end: Value,
     /// What all rows read: from the latest first key to the earliest end.
     common: [Value; 2],
+    /// Where it stands whether the scratch says of all rows that they read a whole tile.
+    says_whole: Value,
     ahead: Ahead,
 }
 
@@ -379,6 +381,7 @@ impl Unit<'_> {
         let span = b.element(self.spans, rows.start, SPAN);
         let ranges = b.load_count(span, offset_of!(RowSpans, range_count) as i32);
         let zero = b.int(0);
+        let says_whole = b.stack(8);
         b.for_range(zero, ranges, 1, |b, range| {
             let RangeOfRow { slot, first, .. } = self.range(b, [span, range], rows.part);
             let kv_head = self.kv_head(b, rows.part);
@@ -396,11 +399,13 @@ impl Unit<'_> {
             let part = Part::of(b, &self.spec.cache, self.layer, first, [slot, kv_head]);
             let first_chunk = b.ins().band_imm_s(ends[0], -CHUNK);
             let first_tile = b.ins().band_imm_s(ends[0], -TILE);
+            b.store(zero, says_whole, 0);
             let walk = Walk {
                 range,
                 part,
                 end: ends[1],
                 common: [ends[2], ends[3]],
+                says_whole,
                 ahead: Ahead::of(b, self, rows.next, range, [first_tile, ends[1]]),
             };
             b.for_range(first_chunk, ends[1], CHUNK, |b, start| {
@@ -443,15 +448,23 @@ impl Unit<'_> {
         b.if_else(
             is_inside,
             |b| {
-                b.for_range(zero, rows.count, 1, |b, row| {
-                    let bounds = b.element(self.memory, row, 8);
-                    // Both 32-bit numbers at once.
-                    let all = b.int(TILE << 32);
-                    b.store(all, bounds, self.scratch.bounds as i32);
+                // Most tiles of a long prompt follow another one that all rows read.
+                let said = b.load(POINTER, walk.says_whole, 0);
+                let is_new = b.compare_const(IntCC::Equal, said, 0);
+                b.if_then(is_new, |b| {
+                    b.for_range(zero, rows.count, 1, |b, row| {
+                        let bounds = b.element(self.memory, row, 8);
+                        // Both 32-bit numbers at once.
+                        let all = b.int(TILE << 32);
+                        b.store(all, bounds, self.scratch.bounds as i32);
+                    });
+                    let one = b.int(1);
+                    b.store(one, walk.says_whole, 0);
                 });
                 vec![zero, whole, whole]
             },
             |b| {
+                b.store(zero, walk.says_whole, 0);
                 b.fold_range(zero, rows.count, 1, &[zero, whole, zero], |b, row, all| {
                     let [first, last] = self.bounds(b, rows, row, walk.range).map(|bound| {
                         let bound = b.sub(bound, place);
