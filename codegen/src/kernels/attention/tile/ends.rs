@@ -7,15 +7,15 @@ use super::blocks::bind;
 use super::combine::{least_float, nothing};
 use crate::kernels::attention::vector::{Emitted, Vectors, Width};
 
-/// Bytes from one head, or row, to the next.
+/// Bytes from one row, or head, to the next.
 pub(in crate::kernels::attention) struct Strides {
+    /// From row to row of the query.
     pub(in crate::kernels::attention) query_row: usize,
+    /// From head to head of it.
     pub(in crate::kernels::attention) query_head: usize,
+    /// From row to row of the output, whose heads are dense.
     pub(in crate::kernels::attention) output_row: usize,
 }
-
-/// Registers that copies take in turn, so that a load need not wait for the store before.
-const IN_TURN: usize = 4;
 
 /// `(scratch, rows, queries of the first row)`: copies the queries, and their sums of all chunks begin
 /// with no key.
@@ -31,10 +31,9 @@ pub(in crate::kernels::attention) fn take(v: &mut Vectors<'_>, tile: &Tile<'_>) 
     v.code.mov(rcx, rdx)?;
     v.code.mov(eax, tile.group as i32)?;
     bind(v, &mut next_head)?;
-    for (turn, (offset, bytes)) in pieces(v, key_bytes).into_iter().enumerate() {
-        let register = turn % IN_TURN;
-        load(v, register, rcx + offset, bytes)?;
-        store(v, rdi + (scratch.queries + offset), register, bytes)?;
+    for (offset, bytes) in pieces(v, key_bytes) {
+        load(v, 0, rcx + offset, bytes)?;
+        store(v, rdi + (scratch.queries + offset), 0, bytes)?;
     }
     v.code.add(rcx, strides.query_head as i32)?;
     v.code.add(rdi, key_bytes as i32)?;
@@ -53,18 +52,17 @@ pub(in crate::kernels::attention) fn means(v: &mut Vectors<'_>, tile: &Tile<'_>)
     let (scratch, strides) = (tile.scratch, &tile.strides);
     let [mut next_row, mut next_head] = [(); 2].map(|()| v.code.create_label());
     let value_bytes = tile.value_width * 4;
-    let total = IN_TURN;
+    let total = 1;
     v.code.mov(r8, rdi)?;
     bind(v, &mut next_row)?;
     v.code.mov(rcx, rdx)?;
     v.code.mov(eax, tile.group as i32)?;
     bind(v, &mut next_head)?;
     v.broadcast(total, r8 + scratch.all_totals)?;
-    for (turn, (offset, bytes)) in pieces(v, value_bytes).into_iter().enumerate() {
-        let register = turn % IN_TURN;
-        load(v, register, rdi + (scratch.all_sums + offset), bytes)?;
-        divide(v, register, total, bytes)?;
-        store(v, rcx + offset, register, bytes)?;
+    for (offset, bytes) in pieces(v, value_bytes) {
+        load(v, 0, rdi + (scratch.all_sums + offset), bytes)?;
+        divide(v, 0, total, bytes)?;
+        store(v, rcx + offset, 0, bytes)?;
     }
     v.code.add(rcx, value_bytes as i32)?;
     v.code.add(rdi, scratch.sum_row as i32)?;
