@@ -22,54 +22,56 @@ pub(in crate::kernels::attention) struct Strides {
 pub(in crate::kernels::attention) fn take(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let (scratch, strides) = (tile.scratch, &tile.strides);
     let mut least = v.code.create_label();
-    let [mut next_row, mut next_head] = [(); 2].map(|()| v.code.create_label());
     let key_bytes = tile.key_width * 4;
     v.code.imul_3(rax, rsi, tile.group as i32)?;
     let begin = [scratch.all_maxima, scratch.all_totals, scratch.all_sums];
     nothing(v, tile, begin, least)?;
-    bind(v, &mut next_row)?;
-    v.code.mov(rcx, rdx)?;
-    v.code.mov(eax, tile.group as i32)?;
-    bind(v, &mut next_head)?;
-    for (offset, bytes) in pieces(v, key_bytes) {
-        load(v, 0, rcx + offset, bytes)?;
-        store(v, rdi + (scratch.queries + offset), 0, bytes)?;
-    }
-    v.code.add(rcx, strides.query_head as i32)?;
-    v.code.add(rdi, key_bytes as i32)?;
-    v.code.dec(eax)?;
-    v.code.jnz(next_head)?;
-    v.code.add(rdx, strides.query_row as i32)?;
-    v.code.dec(rsi)?;
-    v.code.jnz(next_row)?;
-    v.code.vzeroupper()?;
-    v.code.ret()?;
+    each_head(v, tile.group, [strides.query_row, strides.query_head], |v| {
+        for (offset, bytes) in pieces(v, key_bytes) {
+            load(v, 0, rcx + offset, bytes)?;
+            store(v, rdi + (scratch.queries + offset), 0, bytes)?;
+        }
+        v.code.add(rdi, key_bytes as i32)
+    })?;
     least_float(v, &mut least)
 }
 
 /// `(scratch, rows, output of the first row)`: writes sums over totals.
 pub(in crate::kernels::attention) fn means(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
-    let (scratch, strides) = (tile.scratch, &tile.strides);
-    let [mut next_row, mut next_head] = [(); 2].map(|()| v.code.create_label());
+    let scratch = tile.scratch;
     let value_bytes = tile.value_width * 4;
     let total = 1;
     v.code.mov(r8, rdi)?;
+    each_head(v, tile.group, [tile.strides.output_row, value_bytes], |v| {
+        v.broadcast(total, r8 + scratch.all_totals)?;
+        for (offset, bytes) in pieces(v, value_bytes) {
+            load(v, 0, rdi + (scratch.all_sums + offset), bytes)?;
+            divide(v, 0, total, bytes)?;
+            store(v, rcx + offset, 0, bytes)?;
+        }
+        v.code.add(rdi, scratch.sum_row as i32)?;
+        v.code.add(r8, 4)
+    })
+}
+
+/// For each of `rsi` rows from `rdx` on, and each of its heads, `body` at `rcx`; then the step returns.
+/// Strides are from row to row and from head to head. Changes `rax`, `rcx`, `rdx` and `rsi`.
+fn each_head(
+    v: &mut Vectors<'_>,
+    heads: usize,
+    [row, head]: [usize; 2],
+    body: impl FnOnce(&mut Vectors<'_>) -> Emitted,
+) -> Emitted {
+    let [mut next_row, mut next_head] = [(); 2].map(|()| v.code.create_label());
     bind(v, &mut next_row)?;
     v.code.mov(rcx, rdx)?;
-    v.code.mov(eax, tile.group as i32)?;
+    v.code.mov(eax, heads as i32)?;
     bind(v, &mut next_head)?;
-    v.broadcast(total, r8 + scratch.all_totals)?;
-    for (offset, bytes) in pieces(v, value_bytes) {
-        load(v, 0, rdi + (scratch.all_sums + offset), bytes)?;
-        divide(v, 0, total, bytes)?;
-        store(v, rcx + offset, 0, bytes)?;
-    }
-    v.code.add(rcx, value_bytes as i32)?;
-    v.code.add(rdi, scratch.sum_row as i32)?;
-    v.code.add(r8, 4)?;
+    body(v)?;
+    v.code.add(rcx, head as i32)?;
     v.code.dec(eax)?;
     v.code.jnz(next_head)?;
-    v.code.add(rdx, strides.output_row as i32)?;
+    v.code.add(rdx, row as i32)?;
     v.code.dec(rsi)?;
     v.code.jnz(next_row)?;
     v.code.vzeroupper()?;
