@@ -6,6 +6,7 @@ use weir_abi::KEY_TILE;
 
 use super::cache::QUAD;
 use super::tile::amx::VALUE_MEMORY;
+use super::tile::integer::pairs;
 use super::vector::{Dots, Width};
 use super::{AttendSpec, unpack};
 
@@ -68,6 +69,10 @@ pub(super) struct Scratch {
     pub(super) weight_codes: usize,
     /// The same: what they read and write of the values of a tile of keys.
     pub(super) tile_values: usize,
+    /// Where two products share a multiplication: words of a block of columns.
+    pub(super) words: usize,
+    /// The same, per query: minus what the codes of its weights have with each other.
+    pub(super) weight_sums: usize,
     /// A tile as attention computes with it, where it lies otherwise: keys, then values.
     pub(super) unpacked: [usize; 2],
     /// A tile as int8 on its way there.
@@ -111,6 +116,8 @@ impl Scratch {
         // Tiles read both in rows of 64.
         let has_tiles = is_rounded && dots == Dots::Tiles;
         let aligned = if has_tiles { 64 } else { 32 };
+        let has_pairs = is_rounded && dots == Dots::Pairs;
+        let words = pairs::bytes_of_words(quads.max(KEY_TILE / QUAD));
         let codes = (quads * dots.quad_bytes()).next_multiple_of(aligned);
         let code_row = codes + aligned;
         let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
@@ -144,6 +151,8 @@ impl Scratch {
             sums: part(queries * sum_row),
             weight_codes: part(if has_tiles { queries * KEY_TILE } else { 0 }),
             tile_values: part(if has_tiles { VALUE_MEMORY } else { 0 }),
+            words: part(if has_pairs { words } else { 0 }),
+            weight_sums: part(if has_pairs { queries * 4 } else { 0 }),
             unpacked: [true, false].map(|is_key| part(unpack::bytes(&spec.cache, is_key))),
             between: [true, false].map(|is_key| part(unpack::bytes_between(&spec.cache, is_key))),
             all_maxima: part(queries * 4),

@@ -167,6 +167,10 @@ impl Vectors<'_> {
     words! {
         /// a + b in 32-bit integers.
         add_ints = vpaddd;
+        /// a - b in 32-bit integers.
+        sub_ints = vpsubd;
+        /// a + b in words.
+        add_words = vpaddw;
         /// The larger of a and b as integers without sign: of floats that have none the larger, or
         /// what is no number.
         largest_bits = vpmaxud;
@@ -212,6 +216,26 @@ impl Vectors<'_> {
         self.code.vpsraw(odd, x, 8)?;
         self.code.vpsllw(x, x, 8)?;
         self.code.vpsraw(x, x, 8)
+    }
+
+    /// The same where many words are made: of the two units that shift one is spared. `even` is what
+    /// [`prepare_words`](Self::prepare_words) made.
+    pub(super) fn many_words(&mut self, x: usize, odd: usize, plain: bool, even: usize) -> Emitted {
+        let (x, odd, even) = (YMM[x], YMM[odd], YMM[even]);
+        if plain {
+            self.code.vpsrlw(odd, x, 8)?;
+            return self.code.vpand(x, x, even);
+        }
+        self.code.vpsraw(odd, x, 8)?;
+        // Once each byte 0 and 2, and nothing of the others.
+        self.code.vpmaddubsw(x, even, x)
+    }
+
+    /// Makes ready for [`many_words`](Self::many_words).
+    pub(super) fn prepare_words(&mut self, plain: bool, even: usize) -> Emitted {
+        let even = YMM[even];
+        self.code.vpcmpeqd(even, even, even)?;
+        self.code.vpsrlw(even, even, if plain { 8 } else { 15 })
     }
 
     /// An instruction on the first lanes.

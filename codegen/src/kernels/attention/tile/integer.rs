@@ -3,10 +3,13 @@
 //!
 //! Sums of codes are exact in 32 bits: `width · 255 · 127` and `64 · 255 · 127` at most. So they do not
 //! depend on the instructions that make them: `vpdpbusd`, or on AVX2 two times `vpmaddwd` of the codes
-//! 0 and 2, and 1 and 3, of each quad in words (`vpmaddubsw` would saturate). All that follows a sum is
+//! 0 and 2, and 1 and 3, of each quad in words (`vpmaddubsw` would saturate), or of many queries one for
+//! both ([`pairs`]). All that follows a sum is
 //! done lane by lane, the same on every level.
 //!
 //! Codes of keys are stored with 128 added, so a query's sums begin at -128 times the sum of its codes.
+
+pub(in crate::kernels::attention) mod pairs;
 
 use std::f32::consts::LOG2_E;
 
@@ -83,6 +86,9 @@ pub(in crate::kernels::attention) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>
     if let (Dots::Tiles, Some(quads)) = (tile.dots, amx::quads_of_product(tile.key_width)) {
         amx::scores(v, tile, quads)?;
     }
+    if tile.dots == Dots::Pairs {
+        pairs::scores(v, tile.scratch, &product)?;
+    }
     let saved = open(v)?;
     v.code.mov(AHEAD, r9)?;
     v.code.sub(AHEAD, rsi)?;
@@ -104,6 +110,9 @@ pub(in crate::kernels::attention) fn values(v: &mut Vectors<'_>, tile: &Tile<'_>
     };
     if tile.dots == Dots::Tiles {
         amx::values(v, tile)?;
+    }
+    if tile.dots == Dots::Pairs {
+        pairs::values(v, tile, &product)?;
     }
     let saved = open(v)?;
     v.code.mov(AHEAD, qword_ptr(rsp + 8 * (saved.len() + 1)))?;
@@ -400,6 +409,12 @@ pub(in crate::kernels::attention) fn round_queries(
         v.store(r9 + scratch.begin, 0)?;
     } else {
         v.code.mov(dword_ptr(r9 + scratch.begin), eax)?;
+    }
+    if tile.dots == Dots::Pairs {
+        pairs::own_of_left(v, r9, width.div_ceil(QUAD) * tile.dots.quad_bytes())?;
+        v.first(|code, x| code.vmovd(edx, x[0]))?;
+        v.code.add(eax, edx)?;
+        v.code.mov(dword_ptr(r9 + (scratch.begin + pairs::OWN_BEGIN)), eax)?;
     }
     v.code.add(r8, (width * 4) as i32)?;
     v.code.add(r9, scratch.code_row as i32)?;
