@@ -202,17 +202,9 @@ impl Avx2<'_> {
                 let codes = halves.map(|unsigned| Codes { unsigned, signs: None, first });
                 for (row, wholes) in wholes.chunks(2).enumerate() {
                     code.vpbroadcastd(activation, input(row, first))?;
-                    for (half, product) in [ymm15, activation].into_iter().enumerate() {
-                        let is_first = first == chunk;
-                        self.add_products(
-                            code,
-                            wholes[half],
-                            codes[half],
-                            activation,
-                            product,
-                            is_first,
-                        )?;
-                    }
+                    let products = [ymm15, activation];
+                    let is_first = first == chunk;
+                    self.add_halves(code, wholes, codes, activation, products, is_first)?;
                 }
             }
             if self.is_pairs_of_nibbles() {
@@ -220,6 +212,32 @@ impl Avx2<'_> {
             }
         }
         self.scale_rows(code, blocks, wholes, part.block, input)
+    }
+
+    /// Adds four products to every lane of both halves of a row. `is_first`: the first of a 16-bit sum.
+    /// Spoils `products`.
+    fn add_halves(
+        &self,
+        code: &mut CodeAssembler,
+        wholes: &[AsmRegisterYmm],
+        codes: [Codes; 2],
+        activation: AsmRegisterYmm,
+        products: [AsmRegisterYmm; 2],
+        is_first: bool,
+    ) -> Result<(), IcedError> {
+        let halves = || wholes.iter().zip(codes).zip(products);
+        if self.products == Products::Pairs && !is_first {
+            // Two multiplications in a row come to both units that multiply: on Zen 4 the loop gains
+            // 3 % over an addition between them.
+            for ((_, codes), product) in halves() {
+                code.vpmaddubsw(product, codes.unsigned, activation)?;
+            }
+            return halves()
+                .try_for_each(|((whole, _), product)| code.vpaddw(*whole, *whole, product));
+        }
+        halves().try_for_each(|((whole, codes), product)| {
+            self.add_products(code, *whole, codes, activation, product, is_first)
+        })
     }
 
     /// Four products of every row with codes that have signs, one half after the other.
