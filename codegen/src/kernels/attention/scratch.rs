@@ -53,7 +53,7 @@ pub(super) struct Scratch {
     pub(super) steps: usize,
     /// The same: factor of the scores.
     pub(super) query_factors: usize,
-    /// The same on sixteen lanes: lanes of the largest score, then of the total; of the largest product
+    /// The same: lanes of the largest score, then of the total; of the largest product
     /// of a weight and a scale.
     pub(super) lanes: usize,
     pub(super) lane_products: usize,
@@ -121,7 +121,6 @@ impl Scratch {
         let codes = (quads * dots.quad_bytes()).next_multiple_of(aligned);
         let code_row = codes + aligned;
         let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
-        let of_lanes = |bytes: usize| if width == Width::Sixteen { of_rounded(bytes) } else { 0 };
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
@@ -143,8 +142,8 @@ impl Scratch {
             factors: part(queries * 4),
             steps: part(of_rounded(queries * 4)),
             query_factors: part(of_rounded(queries * 4)),
-            lanes: part(of_lanes(queries * 64)),
-            lane_products: part(of_lanes(queries * 64)),
+            lanes: part(of_rounded(queries * lanes * 4)),
+            lane_products: part(of_rounded(queries * lanes * 4)),
             ones: part(queries * 4),
             maxima: part(queries * 4),
             totals: part(queries * 4),

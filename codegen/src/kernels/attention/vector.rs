@@ -10,7 +10,7 @@ use weir_abi::IsaLevel;
 
 use super::cache::CacheType;
 
-const YMM: [AsmRegisterYmm; 16] = [
+pub(super) const YMM: [AsmRegisterYmm; 16] = [
     ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
     ymm15,
 ];

@@ -21,7 +21,7 @@ use super::integer::{PACK_ORDER, WeightNumbers, round_weights};
 use super::{Tile, amx};
 use crate::kernels::attention::cache::CacheType;
 use crate::kernels::attention::scratch::SCORE_ROW;
-use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors};
+use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width};
 use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 
 /// Registers of scores that are worked on at a time.
@@ -136,7 +136,7 @@ pub(super) fn exp2(
 /// int8 cache codes; else the last argument is not read.
 pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let mut constants = v.code.create_label();
-    if rows::serves(v, tile) {
+    if rows::serves(tile) {
         let mut few = v.code.create_label();
         v.code.imul_3(rax, rsi, tile.group as i32)?;
         v.code.cmp(rax, amx::LEAST as i32)?;
@@ -241,6 +241,9 @@ fn all_steps(
             fold_group(v, Fold::Largest, 0, group)?;
         }
         if has_rows {
+            if v.width == Width::Eight {
+                v.max(8, 8, 9)?;
+            }
             v.store(rbp.into(), 8)?;
             v.code.add(rbp, bytes as i32)?;
         } else {

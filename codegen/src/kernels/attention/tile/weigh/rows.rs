@@ -1,47 +1,78 @@
-//! Weights over an int8 cache in registers of sixteen floats.
+//! Weights over an int8 cache, of many queries.
 //!
 //! Three numbers of a query need all its lanes: the largest score, the total, and the largest product of
-//! a weight and a scale. Lanes of sixteen queries are folded together, which takes three instructions a
-//! query, not eight, and gives each of the numbers in a vector of sixteen queries. Pairs are those of
-//! [`Vectors::fold`], halves first, so the bits are, too.
+//! a weight and a scale. Lanes of as many queries as a register has lanes are folded together, which
+//! takes three instructions a query, not eight, and gives each of the numbers in a vector of queries.
+//! Pairs are those of [`Vectors::fold`], halves first, so the bits are, too.
 
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, KEY_TILE};
 
 use super::{
-    FOLDED, KeysRead, LEAST_OF_STEPS, ONE_OF_TOP, PACKED, SCORES, TOP, VALUE_ROWS, constant, exp2,
-    whole_or_part,
+    FOLDED, KeysRead, LEAST_OF_STEPS, ONE_OF_TOP, ORDER, PACKED, SCORES, TOP, VALUE_ROWS, constant,
+    exp2, fold_group, whole_or_part,
 };
+use crate::kernels::attention::cache::QUAD;
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::tile::blocks::bind;
 use crate::kernels::attention::tile::integer::SCALES;
 use crate::kernels::attention::tile::{Tile, amx};
-use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width, ZMM};
+use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width, YMM, ZMM};
 
-/// Queries that are folded together: as many as a register has lanes.
-const ROWS: usize = 16;
-/// Queries whose weights are computed beside each other: the steps of one wait for each other, and with
+/// Lanes of the wider registers.
+const LANES: usize = 16;
+/// Queries in these whose weights are computed beside each other: the steps of one wait for each other, and with
 /// less than eight registers of them some are always waited for. There is room for whole vectors of
 /// queries, so that one too many does no harm.
 const TOGETHER: usize = 2;
 /// Where the numbers of queries lie behind the last fold.
-pub(super) const FOLD_ORDER: [u32; ROWS] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
+pub(super) const FOLD_ORDER: [u32; LANES] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
 /// Where the quads of codes lie behind the packing of four registers.
-pub(super) const CODE_ORDER: [u32; ROWS] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+pub(super) const CODE_ORDER: [u32; LANES] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
 /// Whether this is how weights are made.
-pub(super) fn serves(v: &Vectors<'_>, tile: &Tile<'_>) -> bool {
-    v.width == Width::Sixteen && tile.scales_late()
+pub(super) fn serves(tile: &Tile<'_>) -> bool {
+    tile.scales_late()
 }
 
-/// Folds each of sixteen rows of sixteen lanes at `from`; row r's goes to lane r of `to`. Destroys the
-/// registers from 16 to 25.
-pub(super) fn fold(
-    v: &mut Vectors<'_>,
-    op: &dyn Fn(&mut Vectors<'_>, [usize; 3]) -> Emitted,
-    from: AsmRegister64,
-    to: usize,
-) -> Emitted {
+/// An operation on lanes: `[to, a, b]`.
+type OnLanes = dyn Fn(&mut Vectors<'_>, [usize; 3]) -> Emitted;
+
+/// Folds each of as many rows as a register has lanes, at `from`; row r's goes to lane r of `to`. Destroys
+/// the registers from 16 to 25, on AVX2 from 6 to 11.
+pub(super) fn fold(v: &mut Vectors<'_>, op: &OnLanes, from: AsmRegister64, to: usize) -> Emitted {
+    match v.width {
+        Width::Eight => fold_eight(v, op, from, to),
+        Width::Sixteen => fold_sixteen(v, op, from, to),
+    }
+}
+
+fn fold_eight(v: &mut Vectors<'_>, op: &OnLanes, from: AsmRegister64, to: usize) -> Emitted {
+    let [first, row, high] = [6, 10, 11];
+    let bytes = v.bytes();
+    for query in 0..4 {
+        let low = first + query;
+        let other = ymmword_ptr(from + (query + 4) * bytes);
+        v.load(row, from + query * bytes)?;
+        v.code.vperm2f128(YMM[low], YMM[row], other, 0x20)?;
+        v.code.vperm2f128(YMM[high], YMM[row], other, 0x31)?;
+        op(v, [low, low, high])?;
+    }
+    for query in 0..2 {
+        let low = first + query;
+        let other = low + 2;
+        v.code.vunpckhpd(YMM[high], YMM[low], YMM[other])?;
+        v.code.vunpcklpd(YMM[low], YMM[low], YMM[other])?;
+        op(v, [low, low, high])?;
+    }
+    let (low, other) = (first, first + 1);
+    v.code.vshufps(YMM[high], YMM[low], YMM[other], 0xdd)?;
+    v.code.vshufps(YMM[low], YMM[low], YMM[other], 0x88)?;
+    op(v, [low, low, high])?;
+    v.code.vshufps(YMM[to], YMM[low], YMM[low], 0b11_01_10_00)
+}
+
+fn fold_sixteen(v: &mut Vectors<'_>, op: &OnLanes, from: AsmRegister64, to: usize) -> Emitted {
     let [first, row, high] = [16, 24, 25];
     let bytes = v.bytes();
     // Halves of two rows beside each other, then quarters of four, and so on.
@@ -84,17 +115,28 @@ pub(super) fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
         Dots::Quads | Dots::Pairs => Ok(()),
     };
     keep_awake(v)?;
-    products(v, tile)?;
+    match v.width {
+        Width::Eight => products_of_eight(v, tile)?,
+        Width::Sixteen => products(v, tile)?,
+    }
     keep_awake(v)?;
     numbers(v, tile)?;
-    codes(v, tile)
+    match v.width {
+        Width::Eight => codes_of_eight(v, tile),
+        Width::Sixteen => codes(v, tile),
+    }
+}
+
+/// Bytes from the values of a tile to the scales of the rows from this one on.
+fn scales(tile: &Tile<'_>, row: usize) -> usize {
+    let codes = KEY_BLOCK * tile.value_width;
+    row / KEY_BLOCK * (codes + SCALES) + codes + row % KEY_BLOCK * 4
 }
 
 /// Weights times the scales of the values, in place of the scores; lanes of totals and largest products.
 fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let scratch = tile.scratch;
     let bytes = v.bytes();
-    let block = KEY_BLOCK * tile.value_width;
     // By query: scores, what the exponential needs, weights; then what is left of them.
     let score = |query: usize, index: usize| query * SCORES + index;
     let weight = |query: usize, index: usize| 2 * TOGETHER * SCORES + score(query, index);
@@ -130,7 +172,7 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
             v.store(rbp + query * bytes, total)?;
             for index in 0..SCORES {
                 let weight = weight(query, index);
-                let scales = r9 + (index * (block + SCALES) + block);
+                let scales = r9 + scales(tile, index * LANES);
                 match keys {
                     KeysRead::Whole => v.mul(weight, weight, scales)?,
                     KeysRead::Part => v.mul_unless_zero(weight, scales, zero, scratch_register)?,
@@ -150,10 +192,62 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     })
 }
 
+/// The same in registers of eight floats.
+fn products_of_eight(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let (bytes, lanes) = (v.bytes(), v.width.lanes());
+    // Scores, what the exponential needs, weights; sums of both halves are where `fold_group` has them.
+    let [x, n, y] = [0, SCORES, 2 * SCORES];
+    let [largest, scratch_register, total, high] = [12, 13, 14, 15];
+    v.code.mov(r9, qword_ptr(rsp + VALUE_ROWS))?;
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.lea(rbp, rdi + scratch.lanes)?;
+    v.code.mov(r11, rdi)?;
+    v.code.mov(rdx, rsi)?;
+    whole_or_part(v, |v, keys| {
+        let mut again = v.code.create_label();
+        bind(v, &mut again)?;
+        v.load(largest, constant(LEAST_OF_STEPS))?;
+        for group in 0..KEY_TILE / (SCORES * lanes) {
+            let (maximum, factor) = (n, n + 1);
+            v.broadcast(maximum, r11 + scratch.maxima)?;
+            v.broadcast(factor, r11 + scratch.query_factors)?;
+            for index in 0..SCORES {
+                v.load(x + index, r8 + (group * SCORES + index) * bytes)?;
+                v.multiply_then_subtract(x + index, factor, maximum)?;
+            }
+            exp2(v, SCORES, [x, n, y], scratch_register)?;
+            fold_group(v, Fold::Sum, y, group)?;
+            let (zero, free) = (x, x + 1);
+            if matches!(keys, KeysRead::Part) {
+                v.zero(zero)?;
+            }
+            for index in 0..SCORES {
+                let register = group * SCORES + index;
+                let scales = r9 + scales(tile, register * lanes);
+                match keys {
+                    KeysRead::Whole => v.mul(y + index, y + index, scales)?,
+                    KeysRead::Part => v.mul_unless_zero(y + index, scales, zero, free)?,
+                }
+                v.store(r8 + register * bytes, y + index)?;
+                v.largest_bits(largest, largest, y + index)?;
+            }
+        }
+        v.add(total, total, high)?;
+        v.store(rbp.into(), total)?;
+        v.store(rbp + (scratch.lane_products - scratch.lanes), largest)?;
+        v.code.add(r8, SCORE_ROW as i32)?;
+        v.code.add(rbp, bytes as i32)?;
+        v.code.add(r11, 4)?;
+        v.code.dec(rdx)?;
+        v.code.jnz(again)
+    })
+}
+
 /// Steps of codes, what becomes a code of 1, and totals that move on.
 fn numbers(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let scratch = tile.scratch;
-    let bytes = v.bytes();
+    let (bytes, lanes) = (v.bytes(), v.width.lanes());
     let [number, before, factor] = [0, 1, 2];
     let mut again = v.code.create_label();
     v.code.mov(r8, rdi)?;
@@ -173,9 +267,9 @@ fn numbers(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     v.div(before, before, number)?;
     v.store(r8 + scratch.tile_maxima, before)?;
     v.code.add(r8, bytes as i32)?;
-    v.code.add(rbp, (ROWS * bytes) as i32)?;
-    v.code.add(r11, (ROWS * bytes) as i32)?;
-    v.code.sub(rdx, ROWS as i32)?;
+    v.code.add(rbp, (lanes * bytes) as i32)?;
+    v.code.add(r11, (lanes * bytes) as i32)?;
+    v.code.sub(rdx, lanes as i32)?;
     v.code.jg(again)
 }
 
@@ -209,5 +303,36 @@ fn codes(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     v.code.jnz(again)
 }
 
-/// A row of scores fills the registers that are worked on at a time.
-const _: () = assert!(SCORES * ROWS == KEY_TILE);
+/// The same in registers of eight floats.
+fn codes_of_eight(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
+    let scratch = tile.scratch;
+    let (bytes, lanes) = (v.bytes(), v.width.lanes());
+    let (place, row) = tile.weight_codes();
+    let count = KEY_TILE / lanes;
+    let [inverse, free] = [count, count + 1];
+    let mut again = v.code.create_label();
+    v.code.lea(r8, rdi + scratch.scores)?;
+    v.code.lea(r10, rdi + place)?;
+    v.code.lea(r11, rdi + scratch.tile_maxima)?;
+    v.code.mov(rdx, rsi)?;
+    bind(v, &mut again)?;
+    v.broadcast(inverse, r11.into())?;
+    for register in 0..count {
+        v.mul(register, inverse, r8 + register * bytes)?;
+        v.ints_of(register, register)?;
+    }
+    // Codes may lie where the products did: all of a query's are here now.
+    let chunk = v.packed(tile.dots);
+    for (index, first) in (0..count).step_by(chunk).enumerate() {
+        let to = r10 + index * (chunk * lanes / QUAD * tile.dots.quad_bytes());
+        v.pack(tile.dots, false, [first, free], to, constant(ORDER))?;
+    }
+    v.code.add(r8, SCORE_ROW as i32)?;
+    v.code.add(r10, row as i32)?;
+    v.code.add(r11, 4)?;
+    v.code.dec(rdx)?;
+    v.code.jnz(again)
+}
+
+/// A row of scores fills the wider registers that are worked on at a time.
+const _: () = assert!(SCORES * LANES == KEY_TILE);
