@@ -22,8 +22,9 @@
 //! | `exponentials` | weights of the keys of a block beside a sum that is known |
 //! | `float` | `scores` and `values` in f32 |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
+//! | `integer/pairs` | its products of many queries on AVX2, one multiplication for two |
 //! | `weigh` | `weigh` |
-//! | `weigh/rows` | its numbers that need all lanes, for sixteen queries together |
+//! | `weigh/rows` | its numbers that need all lanes, for as many queries together |
 
 pub(super) mod amx;
 mod blocks;

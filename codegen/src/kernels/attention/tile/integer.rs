@@ -4,8 +4,7 @@
 //! Sums of codes are exact in 32 bits: `width · 255 · 127` and `64 · 255 · 127` at most. So they do not
 //! depend on the instructions that make them: `vpdpbusd`, or on AVX2 two times `vpmaddwd` of the codes
 //! 0 and 2, and 1 and 3, of each quad in words (`vpmaddubsw` would saturate), or of many queries one for
-//! both ([`pairs`]). All that follows a sum is
-//! done lane by lane, the same on every level.
+//! both ([`pairs`]). All that follows a sum is done lane by lane, the same on every level.
 //!
 //! Codes of keys are stored with 128 added, so a query's sums begin at -128 times the sum of its codes.
 
