@@ -454,6 +454,12 @@ pub(super) struct WeightNumbers {
     pub(super) order: AsmMemoryOperand,
 }
 
+/// Bytes from the values of a tile to the scales of the rows from this one on.
+pub(super) fn value_scales(tile: &Tile<'_>, row: usize) -> usize {
+    let codes = KEY_BLOCK * tile.value_width;
+    row / KEY_BLOCK * (codes + SCALES) + codes + row % KEY_BLOCK * 4
+}
+
 /// The weights of a query at `r8`, times the scales of the value rows at `r9`, become codes at `codes`;
 /// the step of a code goes to `step`. Destroys registers 0 to 14.
 pub(super) fn round_weights(
@@ -470,9 +476,7 @@ pub(super) fn round_weights(
     v.zero(zero)?;
     v.load(largest, numbers.least)?;
     for register in 0..count {
-        let row = register * lanes;
-        let block = row / KEY_BLOCK * (KEY_BLOCK * tile.value_width + SCALES);
-        let scales = block + KEY_BLOCK * tile.value_width + row % KEY_BLOCK * 4;
+        let scales = value_scales(tile, register * lanes);
         v.load(register, r8 + register * bytes)?;
         match keys {
             KeysRead::Whole => v.mul(register, register, r9 + scales)?,

@@ -136,7 +136,7 @@ pub(super) fn exp2(
 /// int8 cache codes; else the last argument is not read.
 pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let mut constants = v.code.create_label();
-    if rows::serves(tile) {
+    if tile.scales_late() {
         let mut few = v.code.create_label();
         v.code.imul_3(rax, rsi, tile.group as i32)?;
         v.code.cmp(rax, amx::LEAST as i32)?;

@@ -6,7 +6,7 @@
 //! Pairs are those of [`Vectors::fold`], halves first, so the bits are, too.
 
 use iced_x86::code_asm::*;
-use weir_abi::{KEY_BLOCK, KEY_TILE};
+use weir_abi::KEY_TILE;
 
 use super::{
     FOLDED, KeysRead, LEAST_OF_STEPS, ONE_OF_TOP, ORDER, PACKED, SCORES, TOP, VALUE_ROWS, constant,
@@ -15,25 +15,20 @@ use super::{
 use crate::kernels::attention::cache::QUAD;
 use crate::kernels::attention::scratch::SCORE_ROW;
 use crate::kernels::attention::tile::blocks::bind;
-use crate::kernels::attention::tile::integer::SCALES;
+use crate::kernels::attention::tile::integer::value_scales;
 use crate::kernels::attention::tile::{Tile, amx};
 use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width, YMM, ZMM};
 
 /// Lanes of the wider registers.
 const LANES: usize = 16;
-/// Queries in these whose weights are computed beside each other: the steps of one wait for each other, and with
-/// less than eight registers of them some are always waited for. There is room for whole vectors of
-/// queries, so that one too many does no harm.
+/// Queries in these whose weights are computed beside each other: the steps of one wait for each other,
+/// and with less than eight registers of them some are always waited for. There is room for whole
+/// vectors of queries, so that one too many does no harm.
 const TOGETHER: usize = 2;
 /// Where the numbers of queries lie behind the last fold.
 pub(super) const FOLD_ORDER: [u32; LANES] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
 /// Where the quads of codes lie behind the packing of four registers.
 pub(super) const CODE_ORDER: [u32; LANES] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
-
-/// Whether this is how weights are made.
-pub(super) fn serves(tile: &Tile<'_>) -> bool {
-    tile.scales_late()
-}
 
 /// An operation on lanes: `[to, a, b]`.
 type OnLanes = dyn Fn(&mut Vectors<'_>, [usize; 3]) -> Emitted;
@@ -127,12 +122,6 @@ pub(super) fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     }
 }
 
-/// Bytes from the values of a tile to the scales of the rows from this one on.
-fn scales(tile: &Tile<'_>, row: usize) -> usize {
-    let codes = KEY_BLOCK * tile.value_width;
-    row / KEY_BLOCK * (codes + SCALES) + codes + row % KEY_BLOCK * 4
-}
-
 /// Weights times the scales of the values, in place of the scores; lanes of totals and largest products.
 fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let scratch = tile.scratch;
@@ -172,7 +161,7 @@ fn products(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
             v.store(rbp + query * bytes, total)?;
             for index in 0..SCORES {
                 let weight = weight(query, index);
-                let scales = r9 + scales(tile, index * LANES);
+                let scales = r9 + value_scales(tile, index * LANES);
                 match keys {
                     KeysRead::Whole => v.mul(weight, weight, scales)?,
                     KeysRead::Part => v.mul_unless_zero(weight, scales, zero, scratch_register)?,
@@ -224,7 +213,7 @@ fn products_of_eight(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
             }
             for index in 0..SCORES {
                 let register = group * SCORES + index;
-                let scales = r9 + scales(tile, register * lanes);
+                let scales = r9 + value_scales(tile, register * lanes);
                 match keys {
                     KeysRead::Whole => v.mul(y + index, y + index, scales)?,
                     KeysRead::Part => v.mul_unless_zero(y + index, scales, zero, free)?,
