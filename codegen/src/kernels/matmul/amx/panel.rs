@@ -11,7 +11,7 @@
 //! products of half-filled tiles 16, their sums to memory 15, loads of codes and rows 18, conversion
 //! (`t` to f32, product of scales, sum) 27 alone and 45 beside tiles, for as long as these are at work
 //! one of the two 512-bit ports takes no float multiplications. Together 62 to 78, by the state of the
-//! machine. `docs/performance.md` has what else was tried.
+//! machine. `docs/kernels.md` has what else was tried.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
