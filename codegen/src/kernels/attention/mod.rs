@@ -18,6 +18,7 @@
 //! | `wide` | tiles of queries against tiles of keys: the frame of the assembled versions |
 //! | `wide/split` | one row by a whole team |
 //! | `wide/steps` | the assembled steps as functions |
+//! | `wide/tiles` | one tile of cache rows for all rows of a unit |
 //! | `tile` | their assembled steps |
 //! | `vector` | one vocabulary over registers of eight and sixteen floats |
 //! | `scratch` | their memory |

@@ -2,13 +2,20 @@
 //! once for AVX2 and AVX-512.
 //!
 //! Registers are numbers: 0 to 15 name `ymm` or `zmm` alike, 16 to 31 `zmm` only. Every word is one
-//! instruction on AVX-512 and at most a few on AVX2; both give the same bits.
+//! instruction on AVX-512 and at most a few on AVX2; both give the same bits. Words of one use have
+//! files of their own: codes of 8 bits (`codes`), numbers of a cache (`numbers`), lanes that are folded
+//! (`folds`).
+
+mod codes;
+mod folds;
+mod numbers;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use weir_abi::IsaLevel;
 
-use super::cache::CacheType;
+pub(super) use self::codes::Dots;
+pub(super) use self::folds::Fold;
 
 pub(super) const YMM: [AsmRegisterYmm; 16] = [
     ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
@@ -72,37 +79,6 @@ impl Width {
         match self {
             Width::Eight => 8,
             Width::Sixteen => 16,
-        }
-    }
-}
-
-/// How products of codes are summed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dots {
-    /// Two products of words at a time: a quad of codes takes two words of pairs, the codes 0 and 2
-    /// first (AVX2).
-    Pairs,
-    /// Four products of bytes at a time (VNNI).
-    Quads,
-    /// The same, and of many queries in tiles (AMX).
-    Tiles,
-}
-
-impl Dots {
-    /// That of a level.
-    pub(super) fn of(level: IsaLevel) -> Dots {
-        match level {
-            IsaLevel::Portable | IsaLevel::Avx2 => Dots::Pairs,
-            IsaLevel::AvxVnni | IsaLevel::Avx512 | IsaLevel::Avx512Pairs => Dots::Quads,
-            IsaLevel::Amx => Dots::Tiles,
-        }
-    }
-
-    /// Bytes of four codes on the left side of a product.
-    pub(super) fn quad_bytes(self) -> usize {
-        match self {
-            Dots::Pairs => 8,
-            Dots::Quads | Dots::Tiles => 4,
         }
     }
 }
@@ -196,48 +172,6 @@ impl Vectors<'_> {
         }
     }
 
-    /// to + the four products of bytes of each lane, those of `plain` without sign.
-    pub(super) fn add_dots(&mut self, to: usize, plain: usize, signed: usize) -> Emitted {
-        match self.width {
-            Width::Eight => self.code.vpdpbusd(YMM[to], YMM[plain], YMM[signed]),
-            Width::Sixteen => self.code.vpdpbusd(ZMM[to], ZMM[plain], ZMM[signed]),
-        }
-    }
-
-    /// Bytes become words (AVX2): bytes 0 and 2 of each lane in place, 1 and 3 in `odd`; with their
-    /// sign unless they are `plain`.
-    pub(super) fn words(&mut self, x: usize, odd: usize, plain: bool) -> Emitted {
-        let (x, odd) = (YMM[x], YMM[odd]);
-        if plain {
-            self.code.vpsrlw(odd, x, 8)?;
-            self.code.vpsllw(x, x, 8)?;
-            return self.code.vpsrlw(x, x, 8);
-        }
-        self.code.vpsraw(odd, x, 8)?;
-        self.code.vpsllw(x, x, 8)?;
-        self.code.vpsraw(x, x, 8)
-    }
-
-    /// The same where many words are made: of the two units that shift one is spared. `even` is what
-    /// [`prepare_words`](Self::prepare_words) made.
-    pub(super) fn many_words(&mut self, x: usize, odd: usize, plain: bool, even: usize) -> Emitted {
-        let (x, odd, even) = (YMM[x], YMM[odd], YMM[even]);
-        if plain {
-            self.code.vpsrlw(odd, x, 8)?;
-            return self.code.vpand(x, x, even);
-        }
-        self.code.vpsraw(odd, x, 8)?;
-        // Once each byte 0 and 2, and nothing of the others.
-        self.code.vpmaddubsw(x, even, x)
-    }
-
-    /// Makes ready for [`many_words`](Self::many_words).
-    pub(super) fn prepare_words(&mut self, plain: bool, even: usize) -> Emitted {
-        let even = YMM[even];
-        self.code.vpcmpeqd(even, even, even)?;
-        self.code.vpsrlw(even, even, if plain { 8 } else { 15 })
-    }
-
     /// An instruction on the first lanes.
     pub(super) fn first(
         &mut self,
@@ -275,88 +209,6 @@ impl Vectors<'_> {
                 self.code.vmulps(ZMM[x].k1().z(), ZMM[x], zmmword_ptr(scales))
             }
         }
-    }
-
-    /// to becomes the larger of both in four lanes, as [`largest_bits`](Self::largest_bits).
-    pub(super) fn largest_bits_of_four(&mut self, to: usize, other: usize) -> Emitted {
-        self.code.vpmaxud(XMM[to], XMM[to], XMM[other])
-    }
-
-    /// to becomes the sum of both in four lanes of integers.
-    pub(super) fn sum_of_four(&mut self, to: usize, other: usize) -> Emitted {
-        self.code.vpaddd(XMM[to], XMM[to], XMM[other])
-    }
-
-    /// Folds a register to its first lane by an operation on four lanes whose order does not matter.
-    pub(super) fn fold_bits(
-        &mut self,
-        x: usize,
-        scratch: usize,
-        fold: fn(&mut Self, usize, usize) -> Emitted,
-    ) -> Emitted {
-        if self.width == Width::Sixteen {
-            for part in [1, 2, 3] {
-                self.code.vextracti32x4(XMM[scratch + part - 1], ZMM[x], part as i32)?;
-            }
-            for part in 0..3 {
-                fold(self, x, scratch + part)?;
-            }
-        } else {
-            self.code.vextracti128(XMM[scratch], YMM[x], 1)?;
-            fold(self, x, scratch)?;
-        }
-        for order in [0b01_00_11_10, 0b10_11_00_01] {
-            self.code.vpshufd(XMM[scratch], XMM[x], order)?;
-            fold(self, x, scratch)?;
-        }
-        Ok(())
-    }
-
-    /// Registers of codes that are packed together.
-    pub(super) fn packed(&self, dots: Dots) -> usize {
-        match (self.width, dots) {
-            (Width::Sixteen, _) => 1,
-            (Width::Eight, Dots::Quads | Dots::Tiles) => 4,
-            (Width::Eight, Dots::Pairs) => 2,
-        }
-    }
-
-    /// Stores as many registers of codes as are [`packed`](Self::packed) together, from `first` on, as
-    /// quads for products. Destroys them, and `scratch` on AVX2. `order` leads to the numbers of the
-    /// words of four registers whose halves were packed side by side.
-    pub(super) fn pack(
-        &mut self,
-        dots: Dots,
-        is_signed: bool,
-        [first, scratch]: [usize; 2],
-        to: AsmMemoryOperand,
-        order: AsmMemoryOperand,
-    ) -> Emitted {
-        let code = &mut *self.code;
-        if self.width == Width::Sixteen {
-            return code.vpmovdb(xmmword_ptr(to), ZMM[first]);
-        }
-        let x = &YMM[first..];
-        code.vpackssdw(x[0], x[0], x[1])?;
-        match dots {
-            Dots::Pairs => {
-                // Words 0 and 2 of each quad, then 1 and 3; halves of both registers in order.
-                code.vpshuflw(x[0], x[0], 0b11_01_10_00)?;
-                code.vpshufhw(x[0], x[0], 0b11_01_10_00)?;
-                code.vpermq(x[0], x[0], 0b11_01_10_00)?;
-            }
-            Dots::Quads | Dots::Tiles => {
-                code.vpackssdw(x[2], x[2], x[3])?;
-                if is_signed {
-                    code.vpacksswb(x[0], x[0], x[2])?;
-                } else {
-                    code.vpackuswb(x[0], x[0], x[2])?;
-                }
-                code.vmovdqu(YMM[scratch], ymmword_ptr(order))?;
-                code.vpermd(x[0], YMM[scratch], x[0])?;
-            }
-        }
-        code.vmovdqu(ymmword_ptr(to), x[0])
     }
 
     /// Bytes of a register.
@@ -421,27 +273,6 @@ impl Vectors<'_> {
         }
     }
 
-    /// Loads a register's worth of numbers of a cache, widened. Codes are floats already.
-    pub(super) fn load_as(
-        &mut self,
-        number: CacheType,
-        to: usize,
-        from: AsmMemoryOperand,
-    ) -> Emitted {
-        match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, _) => self.load(to, from),
-            (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[to], xmmword_ptr(from)),
-            (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[to], ymmword_ptr(from)),
-            (CacheType::Bf16, width) => {
-                match width {
-                    Width::Eight => self.code.vpmovzxwd(YMM[to], xmmword_ptr(from))?,
-                    Width::Sixteen => self.code.vpmovzxwd(ZMM[to], ymmword_ptr(from))?,
-                }
-                self.upper_halves(to)
-            }
-        }
-    }
-
     /// Integers e·8 + j in the lowest bits of the lanes, e an exponent with its bias and j less than 8,
     /// become 2ᵉ times the power of j in the table: what its mantissa has above j at `bit`.
     pub(super) fn power_of_eighths(
@@ -463,87 +294,6 @@ impl Vectors<'_> {
                 code.vpermps(ZMM[scratch], ZMM[x], zmmword_ptr(table))?;
                 code.vpslld(ZMM[x], ZMM[x], bit)?;
                 code.vpaddd(ZMM[x], ZMM[x], ZMM[scratch])
-            }
-        }
-    }
-
-    /// Words in the lower halves of the lanes become the upper ones.
-    fn upper_halves(&mut self, x: usize) -> Emitted {
-        match self.width {
-            Width::Eight => self.code.vpslld(YMM[x], YMM[x], 16),
-            Width::Sixteen => self.code.vpslld(ZMM[x], ZMM[x], 16),
-        }
-    }
-
-    /// The words in the lower half of a register, one of the first sixteen, widened in place.
-    fn widen(&mut self, number: CacheType, x: usize) -> Emitted {
-        match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, _) => Ok(()),
-            (CacheType::F16, Width::Eight) => self.code.vcvtph2ps(YMM[x], XMM[x]),
-            (CacheType::F16, Width::Sixteen) => self.code.vcvtph2ps(ZMM[x], YMM[x]),
-            (CacheType::Bf16, width) => {
-                match width {
-                    Width::Eight => self.code.vpmovzxwd(YMM[x], XMM[x])?,
-                    Width::Sixteen => self.code.vpmovzxwd(ZMM[x], YMM[x])?,
-                }
-                self.upper_halves(x)
-            }
-        }
-    }
-
-    /// Makes ready for [`load_part`](Self::load_part): `mask` holds as many ones as there are lanes
-    /// to load, then zeros. AVX2 keeps it in register 15, AVX-512 in k1.
-    pub(super) fn prepare_part(&mut self, lanes: usize, mask: AsmMemoryOperand) -> Emitted {
-        match self.width {
-            Width::Eight => self.code.vmovups(ymm15, ymmword_ptr(mask)),
-            Width::Sixteen => {
-                self.code.mov(eax, (1 << lanes) - 1)?;
-                self.code.kmovw(k1, eax)
-            }
-        }
-    }
-
-    /// Loads the first `lanes` numbers of a cache, touching nothing behind them; zeros in the others.
-    pub(super) fn load_part(
-        &mut self,
-        number: CacheType,
-        lanes: usize,
-        to: usize,
-        from: AsmMemoryOperand,
-    ) -> Emitted {
-        match (number, self.width) {
-            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, Width::Eight) => {
-                self.code.vmaskmovps(YMM[to], ymm15, ymmword_ptr(from))
-            }
-            (CacheType::F32 | CacheType::Int8 | CacheType::Int4, Width::Sixteen) => {
-                self.code.vmovups(ZMM[to].k1().z(), zmmword_ptr(from))
-            }
-            (CacheType::F16, Width::Sixteen) => {
-                self.code.vcvtph2ps(ZMM[to].k1().z(), ymmword_ptr(from))
-            }
-            (CacheType::Bf16, Width::Sixteen) => {
-                self.code.vpmovzxwd(ZMM[to].k1().z(), ymmword_ptr(from))?;
-                self.upper_halves(to)
-            }
-            (_, Width::Eight) => {
-                // No mask goes by words here: by eight, four and two bytes.
-                let x = XMM[to];
-                let start = lanes & 4;
-                if start == 4 {
-                    self.code.vmovq(x, qword_ptr(from))?;
-                } else if lanes & 2 == 2 {
-                    self.code.vmovd(x, dword_ptr(from))?;
-                } else {
-                    self.code.vpxor(x, x, x)?;
-                }
-                if start == 4 && lanes & 2 == 2 {
-                    self.code.vpinsrd(x, x, dword_ptr(from + 8), 2)?;
-                }
-                if lanes & 1 == 1 {
-                    let last = lanes - 1;
-                    self.code.vpinsrw(x, x, word_ptr(from + 2 * last), last as i32)?;
-                }
-                self.widen(number, to)
             }
         }
     }
@@ -607,39 +357,4 @@ impl Vectors<'_> {
             }
         }
     }
-
-    /// Folds a register to its first lane with `op`: halves first, then halves of the half.
-    /// `high` holds what the upper eight of sixteen lanes hold and is used on AVX2 only.
-    pub(super) fn fold(&mut self, op: Fold, x: usize, high: usize, scratch: usize) -> Emitted {
-        let code = &mut *self.code;
-        match (self.width, op) {
-            (Width::Eight, Fold::Sum) => code.vaddps(YMM[x], YMM[x], YMM[high])?,
-            (Width::Eight, Fold::Largest) => code.vmaxps(YMM[x], YMM[x], YMM[high])?,
-            (Width::Sixteen, op) => {
-                code.vextractf64x4(YMM[scratch], ZMM[x], 1)?;
-                match op {
-                    Fold::Sum => code.vaddps(YMM[x], YMM[x], YMM[scratch])?,
-                    Fold::Largest => code.vmaxps(YMM[x], YMM[x], YMM[scratch])?,
-                }
-            }
-        }
-        let (y, x, other) = (YMM[x], XMM[x], XMM[scratch]);
-        let fold = |code: &mut CodeAssembler| match op {
-            Fold::Sum => code.vaddps(x, x, other),
-            Fold::Largest => code.vmaxps(x, x, other),
-        };
-        code.vextractf128(other, y, 1)?;
-        fold(code)?;
-        code.vmovhlps(other, x, x)?;
-        fold(code)?;
-        code.vmovshdup(other, x)?;
-        fold(code)
-    }
-}
-
-/// How lanes are folded.
-#[derive(Clone, Copy)]
-pub(super) enum Fold {
-    Sum,
-    Largest,
 }
