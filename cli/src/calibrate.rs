@@ -4,7 +4,10 @@
 //! The text is divided into documents at [`SEPARATOR`] (a text without it is one), a document into
 //! windows of at most [`WINDOW`] tokens, each of which begins as a sequence begins. The last tenth
 //! of the tokens is held out, at most [`HELD_OUT`]; of the windows in front of them every n-th is
-//! taken, so that all of the text is represented. The same text gives the same windows.
+//! taken, so that all of the text is represented. The same text gives the same windows. Where there is
+//! no text, [`written`] takes what the model writes.
+
+pub mod written;
 
 use std::fs::File;
 use std::io::Read;
@@ -71,7 +74,16 @@ impl CalibrationText {
     }
 
     /// Holds windows out, and takes as many of the others as `tokens` allows.
-    fn divided(mut windows: Vec<Vec<u32>>, all: usize, tokens: usize) -> CalibrationText {
+    fn divided(windows: Vec<Vec<u32>>, all: usize, tokens: usize) -> CalibrationText {
+        let CalibrationText { windows, held_out } =
+            CalibrationText::with_end_held_out(windows, all);
+        let left: usize = windows.iter().map(Vec::len).sum();
+        let stride = left.div_ceil(tokens.max(1)).max(1);
+        CalibrationText { windows: windows.into_iter().step_by(stride).collect(), held_out }
+    }
+
+    /// Holds out the last of all tokens.
+    fn with_end_held_out(mut windows: Vec<Vec<u32>>, all: usize) -> CalibrationText {
         let mut kept = 0;
         let mut first = windows.len();
         while first > 1 && kept < (all / 10).clamp(1, HELD_OUT) {
@@ -79,8 +91,7 @@ impl CalibrationText {
             kept += windows[first].len();
         }
         let held_out = windows.split_off(first);
-        let stride = (all - kept).div_ceil(tokens.max(1)).max(1);
-        CalibrationText { windows: windows.into_iter().step_by(stride).collect(), held_out }
+        CalibrationText { windows, held_out }
     }
 }
 

@@ -5,7 +5,7 @@ use weir_runtime::{CompiledModel, Model, RuntimeOptions};
 
 use crate::driver::{Emission, Lowered, load, load_whole};
 use crate::failure::Failure;
-use crate::options::{ComputeOption, ModelOptions, ReportOptions};
+use crate::options::{ModelOptions, ReportOptions};
 use crate::perplexity::{Perplexity, perplexity};
 use crate::progress::Progress;
 
@@ -36,11 +36,9 @@ fn measure_each<T>(
     let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
     let silent = Progress::new(true);
     let nearest = ModelOptions { calibrate: None, ..options.clone() };
-    let float =
-        ModelOptions { weights: None, compute: Some(ComputeOption::F32), ..nearest.clone() };
     let _work = progress.start("measuring");
     Ok([
-        measured(load(&float, &quiet, &silent)?)?,
+        measured(load(&options.in_float(), &quiet, &silent)?)?,
         measured(load(&nearest, &quiet, &silent)?)?,
         measured(load_whole(lowered, options, &silent, Emission::default())?)?,
     ])

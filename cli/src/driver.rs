@@ -16,17 +16,17 @@ use weir_ir::{CacheFormat, DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
-use weir_passes::weights::{Calibration, Watch, WeightChoice};
-use weir_passes::{Flow, Observer, PassReport, Report};
-use weir_runtime::CompiledModel;
+use weir_passes::weights::{Calibration, CalibrationError, Watch, WeightChoice};
+use weir_passes::{Flow, Observer, PassError, PassReport, Report};
 use weir_runtime::command::say;
 use weir_runtime::facts::{
     BuildFacts, Facts, KernelFacts, PassFacts, SamplingFacts, SegmentFacts, WorkFacts,
 };
+use weir_runtime::{CompiledModel, Model};
 
-use crate::calibrate::{self, CalibrationText};
+use crate::calibrate::{self, CalibrationText, written};
 use crate::failure::Failure;
-use crate::options::{ComputeOption, ModelOptions, ReportOptions, formats_name};
+use crate::options::{CalibrationSource, ComputeOption, ModelOptions, ReportOptions, formats_name};
 use crate::progress::Progress;
 use crate::weights::weight_facts;
 
@@ -99,7 +99,7 @@ pub fn lower(
         times: Vec::new(),
     };
     if stop != Some(IMPORTED) {
-        let calibration_text = read_calibration(options, &lowered, progress)?;
+        let calibration_text = calibration_text(options, &lowered, progress)?;
         let kv_dtype = chosen_kv_dtype(options);
         let key_text = match kv_dtype.is_some_and(RowFormats::turns_keys) {
             true => {
@@ -148,15 +148,33 @@ pub fn lower(
 }
 
 /// The text of `--calibrate`, if there is one.
-fn read_calibration(
+fn calibration_text(
     options: &ModelOptions,
     lowered: &Lowered,
     progress: &Progress,
 ) -> Result<Option<CalibrationText>, Failure> {
-    let Some(path) = &options.calibrate else { return Ok(None) };
-    let _work = progress.start("reading the text");
     let Lowered { text, facts, context, .. } = lowered;
-    CalibrationText::read(path, options.calibrate_tokens, text, facts, *context).map(Some)
+    let (source, tokens) = (options.calibrate.as_ref(), options.calibrate_tokens);
+    source
+        .map(|source| match source {
+            CalibrationSource::Text(path) => {
+                let _work = progress.start("reading the text");
+                CalibrationText::read(path, tokens, text, facts, *context)
+            }
+            // Found now, not when all is written.
+            CalibrationSource::Own if options.weights.is_none() => {
+                Err(PassError::from(CalibrationError::NothingRounded).into())
+            }
+            CalibrationSource::Own => {
+                let work = progress.start("writing a text");
+                let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
+                let float = written::writer(options, *context);
+                let model = Model::new(load(&float, &quiet, &Progress::new(true))?)?;
+                let watch = |done, all| work.say(format!("writing a text, {done} of {all} tokens"));
+                written::write(&model, tokens, watch)
+            }
+        })
+        .transpose()
 }
 
 /// What each pass did.

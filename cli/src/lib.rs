@@ -37,8 +37,8 @@ pub use inspect::Inspect;
 pub use load::Load;
 pub use make_model::{MakeModel, write_model};
 pub use options::{
-    ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, KvTypeOption, ModelOptions,
-    ReportOptions, formats_name,
+    CalibrationSource, ComputeOption, DEFAULT_CALIBRATE_TOKENS, DEFAULT_SLOTS, KvTypeOption,
+    ModelOptions, ReportOptions, formats_name,
 };
 pub use perplexity::{Perplexity, perplexity};
 pub use progress::{Progress, Work};

@@ -1,10 +1,12 @@
 //! Options that shape a compiled model, shared by the commands that compile one.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::{EnumValueParser, PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Arg, Args, Command, ValueEnum};
+use clap::builder::{
+    EnumValueParser, OsStringValueParser, PossibleValue, StringValueParser, TypedValueParser,
+};
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use weir_codegen::kernels::matmul::Compute;
 use weir_ir::{CacheFormat, RowFormats};
 use weir_runtime::command::whole;
@@ -128,15 +130,18 @@ pub struct ModelOptions {
     )]
     pub weights: Option<String>,
 
-    /// Text to choose the codes of int4 and int8 weights by
+    /// Text to choose the codes of int4 and int8 weights by; self: what the model writes
     #[arg(
         long,
         value_name = "TEXT",
+        value_parser = OsStringValueParser::new().map(CalibrationSource::from),
+        value_hint = ValueHint::FilePath,
         long_help = "Text to choose the codes of int4 and int8 weights by: UTF-8, like what the \
-                     model was trained on, documents separated by <|endoftext|>. Its end is held \
-                     out; compile says the perplexity on it"
+                     model was trained on, documents separated by <|endoftext|>. self takes what \
+                     the model writes with float weights, at temperature 1 (./self is a file of \
+                     that name). The text's end is held out; compile says the perplexity on it"
     )]
-    pub calibrate: Option<PathBuf>,
+    pub calibrate: Option<CalibrationSource>,
 
     /// Tokens of the text that are used
     #[arg(
@@ -183,6 +188,13 @@ impl ReportOptions {
 }
 
 impl ModelOptions {
+    /// The same model with the file's weights and float32 arithmetic: what rounded weights are compared
+    /// with.
+    pub fn in_float(&self) -> ModelOptions {
+        let compute = Some(ComputeOption::F32);
+        ModelOptions { weights: None, calibrate: None, compute, ..self.clone() }
+    }
+
     /// Options that were given and that only compiling heeds, as they are written.
     pub fn given(&self) -> Vec<&'static str> {
         let given = [
@@ -212,6 +224,24 @@ impl ModelOptions {
             }
         }
         each
+    }
+}
+
+/// What codes are chosen by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CalibrationSource {
+    /// What the model itself writes.
+    Own,
+    /// A file of text.
+    Text(PathBuf),
+}
+
+impl From<OsString> for CalibrationSource {
+    fn from(argument: OsString) -> CalibrationSource {
+        match argument == "self" {
+            true => CalibrationSource::Own,
+            false => CalibrationSource::Text(argument.into()),
+        }
     }
 }
 

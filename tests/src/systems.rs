@@ -28,8 +28,8 @@ pub struct Setup {
     pub compute: Option<weir::ComputeOption>,
     /// `--weights`, or as in the file.
     pub weights: Option<String>,
-    /// `--calibrate`.
-    pub calibrate: Option<PathBuf>,
+    /// `--calibrate` and `--calibrate-tokens`.
+    pub calibrate: Option<(weir::CalibrationSource, u32)>,
     /// `--slots`.
     pub slots: u32,
 }
@@ -58,6 +58,7 @@ impl Setup {
 
     /// The driver's options for a model.
     pub fn options(&self, model: &Path) -> weir::ModelOptions {
+        let (calibrate, tokens) = self.calibrate.clone().unzip();
         weir::ModelOptions {
             model: model.to_path_buf(),
             slots: self.slots,
@@ -68,8 +69,8 @@ impl Setup {
             kv_budget: None,
             kv_dtype: self.kv_dtype.into_iter().collect(),
             weights: self.weights.clone(),
-            calibrate: self.calibrate.clone(),
-            calibrate_tokens: weir::DEFAULT_CALIBRATE_TOKENS,
+            calibrate,
+            calibrate_tokens: tokens.unwrap_or(weir::DEFAULT_CALIBRATE_TOKENS),
             compute: self.compute,
             step_rows: 64,
             links_under: None,

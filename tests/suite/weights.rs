@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::Trial;
+use weir::CalibrationSource;
 use weir_tests::activations::{Bound, round_activations, rounding_error};
 use weir_tests::compare::{FLOAT, close};
 use weir_tests::perplexity::{documents, perplexity};
@@ -35,6 +36,9 @@ const FORMATS: [(&str, f64, f64); 6] = [
 /// leave.
 const CALIBRATED: [(&str, f64); 2] = [("int4", 0.8), ("int4,zeros,head=int8", 0.9)];
 
+/// The same where the model writes the text, and so many tokens of it.
+const CALIBRATED_BY_ITSELF: (&str, f64, u32) = ("int4", 0.8, 4096);
+
 fn tales() -> PathBuf {
     root().join("models/tales/onnx")
 }
@@ -43,8 +47,13 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (format, allowed) in CALIBRATED {
         let name = format!("weights/{format}/calibrated");
-        trials.push(trial(name, move || calibrated(format, allowed)));
+        let how = (CalibrationSource::Text(stories()), weir::DEFAULT_CALIBRATE_TOKENS);
+        trials.push(trial(name, move || calibrated(format, how, allowed)));
     }
+    let (format, allowed, tokens) = CALIBRATED_BY_ITSELF;
+    let name = format!("weights/{format}/calibrated-by-itself");
+    let how = (CalibrationSource::Own, tokens);
+    trials.push(trial(name, move || calibrated(format, how, allowed)));
     for (format, error, more) in FORMATS {
         trials.push(trial(format!("weights/{format}/systems"), move || systems(format)));
         trials
@@ -94,10 +103,10 @@ fn stories() -> PathBuf {
 
 /// Calibrated codes are the same in every run and in every system, and logits on a text that they
 /// were not chosen by come nearer to float32's than with codes rounded to nearest.
-fn calibrated(format: &str, allowed: f64) -> Result<()> {
+fn calibrated(format: &str, how: (CalibrationSource, u32), allowed: f64) -> Result<()> {
     let exact = Some(weir::ComputeOption::F32);
     let nearest = setup(format, exact);
-    let chosen = Setup { calibrate: Some(stories()), ..nearest.clone() };
+    let chosen = Setup { calibrate: Some(how), ..nearest.clone() };
     let ours = Jit::compile(&tales(), &chosen)?.logits(&PROMPT, &FORCED)?;
     let mut oracle = Oracle::lower(&tales(), &chosen)?;
     let defined = oracle.logits(&PROMPT, &FORCED)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use weir::CalibrationSource;
 use weir_tests::perplexity::{documents, perplexity};
 use weir_tests::systems::Setup;
 
@@ -30,6 +31,9 @@ struct Arguments {
     /// Measure formats with codes a second time, calibrated with the documents in front of those
     #[arg(long)]
     calibrate: bool,
+    /// And once more, calibrated with what the model writes itself
+    #[arg(long)]
+    calibrate_self: bool,
     /// Number formats of the cache; what suits the products unless given
     #[arg(long, value_enum, value_delimiter = ',')]
     kv_dtype: Vec<weir::KvTypeOption>,
@@ -54,14 +58,20 @@ fn main() -> Result<()> {
     for (format, kv_dtype) in
         arguments.formats.iter().flat_map(|format| kv_dtypes.iter().map(move |kv| (format, *kv)))
     {
-        let has_codes = arguments.calibrate && format.contains("int");
-        for calibrate in if has_codes { vec![None, Some(others.clone())] } else { vec![None] } {
-            let how = if calibrate.is_some() { "calibrated" } else { "" };
+        let others = arguments.calibrate.then(|| CalibrationSource::Text(others.clone()));
+        let own = arguments.calibrate_self.then_some(CalibrationSource::Own);
+        let sources = others.into_iter().chain(own).filter(|_| format.contains("int"));
+        for calibrate in std::iter::once(None).chain(sources.map(Some)) {
+            let how = match calibrate {
+                None => "",
+                Some(CalibrationSource::Text(_)) => "calibrated",
+                Some(CalibrationSource::Own) => "by itself",
+            };
             let setup = Setup {
                 compute: arguments.compute,
                 kv_dtype,
                 weights: Some(format.clone()),
-                calibrate,
+                calibrate: calibrate.map(|source| (source, weir::DEFAULT_CALIBRATE_TOKENS)),
                 ..Setup::exact(arguments.context)
             };
             let model = setup.load(&arguments.model)?;
