@@ -6,22 +6,24 @@
 //! Sample i is drawn with the seed i, and float32's bits do not depend on the level, so the same model
 //! gives the same text.
 
+use std::collections::HashMap;
+
 use weir_abi::HeadResult;
-use weir_runtime::sampling::SamplingOptions;
-use weir_runtime::{Model, Request, RuntimeOptions};
+use weir_runtime::{
+    Event, Model, Request, RequestId, RuntimeError, RuntimeOptions, SamplingOptions,
+};
 
 use super::{CalibrationText, WINDOW};
 use crate::failure::Failure;
 use crate::options::ModelOptions;
 
-/// Sequences that are written at once.
+/// Samples that are written at once.
 const WRITERS: u32 = 16;
 
-/// Samples that are asked for together: some end early, and their slots go to others.
-const SAMPLES: u64 = 64;
-
-/// Tokens that a sample has at least in the mean; a model that ends its texts sooner has nothing to say.
+/// Tokens that samples have at least in the mean, of so many of them; a model that ends its texts sooner
+/// has nothing to say.
 const LEAST_MEAN: usize = 16;
+const SAMPLES_FOR_MEAN: usize = 64;
 
 /// What is compiled to write: the model in floats, with all rows of a window.
 pub fn writer(options: &ModelOptions, context: u32) -> ModelOptions {
@@ -56,32 +58,64 @@ pub fn write(
     };
     let mut engine = model.engine(&RuntimeOptions::default())?;
     let context = engine.rules().context;
+    let sample = |number: usize| Request {
+        prompt: vec![first],
+        max_tokens: Some(context.saturating_sub(1).max(1)),
+        sampling: SamplingOptions {
+            temperature: 1.0,
+            seed: number as u64,
+            ..SamplingOptions::default()
+        },
+        ..Request::default()
+    };
     let wanted = tokens as usize + (tokens as usize).div_ceil(9);
-    let mut windows: Vec<Vec<u32>> = Vec::new();
-    let mut written = 0;
-    for samples in (0..).step_by(SAMPLES as usize) {
-        if written >= wanted {
-            break;
+    // By number. Those are taken that are whole without a gap: the first to end are the shortest.
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut running: HashMap<RequestId, usize> = HashMap::new();
+    let (mut whole, mut written) = (0, 0);
+    while written < wanted {
+        while running.len() < WRITERS as usize {
+            let id = engine.submit(sample(samples.len())).map_err(RuntimeError::from)?;
+            running.insert(id, samples.len());
+            samples.push(Sample { window: vec![first], has_ended: false });
         }
-        if written < samples as usize * LEAST_MEAN {
-            return Err(fail(format!("the model ends {samples} texts after {written} tokens")));
-        }
-        let sample = |seed: u64| Request {
-            prompt: vec![first],
-            max_tokens: Some(context.saturating_sub(1).max(1)),
-            sampling: SamplingOptions { temperature: 1.0, seed, ..SamplingOptions::default() },
-            ..Request::default()
-        };
-        for answer in engine.generate((samples..samples + SAMPLES).map(sample).collect())? {
-            let text = answer.ids.into_iter().filter(|id| !facts.eos_token_ids.contains(id));
-            let window: Vec<u32> = [first].into_iter().chain(text).collect();
-            // What is written beyond is no reason to take a sample less than another.
-            if window.len() > 1 && written < wanted {
-                written += window.len();
-                windows.push(window);
+        let mut fault = None;
+        engine.step(|id, event| {
+            let Some(sample) = running.get(&id).and_then(|number| samples.get_mut(*number)) else {
+                return;
+            };
+            match event {
+                Event::Token { token, .. } if facts.eos_token_ids.contains(&token) => {}
+                Event::Token { token, .. } => sample.window.push(token),
+                Event::Finished { .. } => {
+                    sample.has_ended = true;
+                    running.remove(&id);
+                }
+                Event::Failed(error) => fault = Some(error),
+                Event::Embedding { .. } => {}
             }
+        });
+        if let Some(fault) = fault {
+            return Err(RuntimeError::from(fault).into());
+        }
+        while let Some(sample) = samples.get(whole).filter(|sample| sample.has_ended) {
+            written += sample.window.len();
+            whole += 1;
+        }
+        if whole >= SAMPLES_FOR_MEAN && written < whole * LEAST_MEAN {
+            return Err(fail(format!("the model ends {whole} texts after {written} tokens")));
         }
         watch(written.min(wanted), wanted);
     }
-    Ok(CalibrationText::with_end_held_out(windows, written))
+    samples.truncate(whole);
+    let windows = samples.into_iter().map(|sample| sample.window);
+    let windows: Vec<_> = windows.filter(|window| window.len() > 1).collect();
+    let all = windows.iter().map(Vec::len).sum();
+    Ok(CalibrationText::with_end_held_out(windows, all))
+}
+
+/// A text on its way.
+struct Sample {
+    window: Vec<u32>,
+    has_ended: bool,
 }
