@@ -34,9 +34,12 @@
 //!
 //! **Short scales** have at most [`SHORT_SCALE_BITS`] significant bits, so that `(c - z) d` of 4 bits
 //! about their middle has at most 8: it is exact in bf16, and products of such numbers are exact
-//! wherever bf16 is multiplied. Here h is 2⁻⁵. They are so few that those around the plain one are tried
-//! themselves, each with its own codes: 0.0811 of the deviation of normal values in blocks of 32, where
-//! f16 has 0.0804 (the tests print both).
+//! wherever bf16 is multiplied. Those of a row are whole multiples, at most [`SHORT_SCALE_MOST`], of one
+//! power of two ([`unit_of`]), so that a signed byte stores one. Here h is 2⁻⁵ where the block's extreme
+//! is an eighth of its row's or more; in others half a unit is the error, 1/112 of the row's largest
+//! scale at most. They are so few that those around the plain one are tried themselves, each with its own
+//! codes: 0.0811 of the deviation of normal values in blocks of 32, where f16 has 0.0804 (the tests print
+//! both).
 //!
 //! A block that holds a number that is not finite gets a scale that is not a number, which packing
 //! refuses. Searching after Gerganov et al., *ggml-quants* (`make_qx_quants`), and the scale of given
@@ -56,8 +59,23 @@ const STEPS: i32 = 9;
 /// Significant bits of a short scale at most.
 pub const SHORT_SCALE_BITS: u32 = 5;
 
+/// The greatest multiple of its row's unit that a short scale is: of [`SHORT_SCALE_BITS`] bits and in a
+/// signed byte.
+pub const SHORT_SCALE_MOST: f32 = 124.0;
+
+/// The least number that has all of them in front of the point: from here on a number of so many bits is
+/// whole, and below every whole number has no more.
+const FIVE_BITS: f32 = (1 << (SHORT_SCALE_BITS - 1)) as f32;
+
 /// Short numbers that are tried on either side of the plain one.
 const SHORT_STEPS: i32 = 3;
+
+/// The greatest multiple of the unit that a row's largest plain scale may be: the numbers that are tried
+/// beyond it are short, too.
+const PLAIN_SCALE_MOST: f32 = SHORT_SCALE_MOST - 4.0 * SHORT_STEPS as f32;
+
+/// The least unit: the smallest half above zero.
+const LEAST_UNIT: f32 = 1.0 / (1 << 24) as f32;
 
 /// Scales below this count as 0: their inverses leave the range of f32.
 const TINY: f32 = 1e-30;
@@ -94,14 +112,15 @@ impl Rounder {
 
     /// Rounds a row: a code per value, scale and zero point per block.
     pub fn row(&mut self, x: &[f32], codes: &mut [u8], scales: &mut [f32], zeros: &mut [f32]) {
+        let unit = if self.short { unit_of_row(x) } else { 1.0 };
         let blocks = x.chunks(self.block).zip(codes.chunks_mut(self.block));
         for ((x, codes), (scale, zero)) in blocks.zip(scales.iter_mut().zip(zeros)) {
-            (*scale, *zero) = self.round(x, codes);
+            (*scale, *zero) = self.round(x, unit, codes);
         }
     }
 
-    /// Rounds a block and returns its scale and zero point.
-    fn round(&mut self, x: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    /// Rounds a block and returns its scale and zero point; `unit` is that of short scales.
+    fn round(&mut self, x: &[f32], unit: f32, codes: &mut [u8]) -> (f32, f32) {
         let top = ((1u32 << self.bits) - 1) as f32;
         self.padded.clear();
         self.padded.extend(x.chunks(LANES).map(|part| {
@@ -123,9 +142,10 @@ impl Rounder {
             }
             _ => (greatest.max(-least) / 127.0, 128.0),
         };
-        let mut scale = self.stored(plain);
-        if self.bits == 4 && scale.is_finite() && scale.abs() >= TINY {
-            let mut least = self.error(scale, zero, top);
+        let mut scale = self.stored(plain, unit);
+        if self.bits == 4 && scale.is_finite() && plain.abs() >= TINY {
+            let first = scale;
+            let mut least = self.error(first, zero, top);
             let mut try_scale = |candidate| {
                 let error = self.error(candidate, zero, top);
                 if error < least {
@@ -133,9 +153,9 @@ impl Rounder {
                 }
             };
             if self.short {
-                short_scales(plain).map(|candidate| self.stored(candidate)).for_each(try_scale);
+                around(first, unit).for_each(try_scale);
             } else {
-                try_scale(self.stored(self.search(plain, zero, top)));
+                try_scale(self.stored(self.search(plain, zero, top), unit));
             }
         }
         let inverse = if scale.abs() < TINY { 0.0 } else { 1.0 / scale };
@@ -145,9 +165,9 @@ impl Rounder {
         (scale, zero)
     }
 
-    /// A scale as the format stores it.
-    fn stored(&self, scale: f32) -> f32 {
-        stored(self.scale, self.short, scale)
+    /// A scale as the format stores it, in a row of this unit.
+    fn stored(&self, scale: f32, unit: f32) -> f32 {
+        if self.short { short_scale(scale, unit) } else { stored(self.scale, scale) }
     }
 
     /// The scale with the least squared error among those of the factors' codes. For codes q the
@@ -188,9 +208,8 @@ impl Rounder {
     }
 }
 
-/// A scale in a type, to nearest even; a short one with [`SHORT_SCALE_BITS`] significant bits.
-pub fn stored(dtype: DType, short: bool, scale: f32) -> f32 {
-    let scale = if short { shortened(scale) } else { scale };
+/// A scale in a type, to nearest even.
+pub fn stored(dtype: DType, scale: f32) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_f32(scale).to_f32(),
         DType::BF16 => half::bf16::from_f32(scale).to_f32(),
@@ -198,11 +217,34 @@ pub fn stored(dtype: DType, short: bool, scale: f32) -> f32 {
     }
 }
 
-/// The nearest number of [`SHORT_SCALE_BITS`] significant bits, ties to even.
-fn shortened(x: f32) -> f32 {
+/// The unit of a row of short scales whose largest magnitude is this one: the least power of two of which
+/// it is at most [`SHORT_SCALE_MOST`] times as much, and a half.
+pub fn unit_of(largest: f32) -> f32 {
+    let mut unit = LEAST_UNIT;
+    while SHORT_SCALE_MOST * unit < largest {
+        unit *= 2.0;
+    }
+    unit
+}
+
+/// The unit for the short scales of a row of 4 bits, with room for those that are tried.
+fn unit_of_row(x: &[f32]) -> f32 {
+    let extreme = x.iter().fold(0.0f32, |extreme, x| extreme.max(x.abs()));
+    unit_of(extreme / 8.0 * (SHORT_SCALE_MOST / PLAIN_SCALE_MOST))
+}
+
+/// The short scale nearest to a number in a row of this unit; infinite where it is beyond halves.
+pub fn short_scale(x: f32, unit: f32) -> f32 {
     if !x.is_finite() {
         return x;
     }
+    let units = (x / unit).clamp(-SHORT_SCALE_MOST, SHORT_SCALE_MOST);
+    let units = if units.abs() < FIVE_BITS { (units + ROUND) - ROUND } else { shortened(units) };
+    stored(DType::F16, units * unit)
+}
+
+/// The nearest number of [`SHORT_SCALE_BITS`] significant bits, ties to even.
+fn shortened(x: f32) -> f32 {
     let bits = x.to_bits();
     let to_even = (bits >> LOST) & 1;
     f32::from_bits((bits + (1 << (LOST - 1)) - 1 + to_even) & !((1 << LOST) - 1))
@@ -211,16 +253,31 @@ fn shortened(x: f32) -> f32 {
 /// Bits that a short scale has less than a float.
 const LOST: u32 = f32::MANTISSA_DIGITS - SHORT_SCALE_BITS;
 
-/// The short numbers around a plain scale.
-fn short_scales(plain: f32) -> impl Iterator<Item = f32> {
-    let middle = shortened(plain).to_bits();
-    (-SHORT_STEPS..=SHORT_STEPS)
-        .map(move |step| f32::from_bits(middle.wrapping_add_signed(step << LOST)))
+/// The short scales around one of them.
+fn around(scale: f32, unit: f32) -> impl Iterator<Item = f32> {
+    let rung = rung(scale / unit);
+    (rung - SHORT_STEPS..=rung + SHORT_STEPS)
+        .map(move |rung| short_scale(units_at(rung) * unit, unit))
 }
 
-/// Whether a scale is one that [`stored`] gives for short ones.
-pub fn is_short(scale: f32) -> bool {
-    shortened(scale).to_bits() == scale.to_bits()
+/// How many short multiples of the unit lie between this one and zero, with its sign: those below
+/// [`FIVE_BITS`] are all whole numbers.
+fn rung(units: f32) -> i32 {
+    let size = units.abs();
+    let above = size.to_bits().saturating_sub(FIVE_BITS.to_bits()) >> LOST;
+    let rung = if size < FIVE_BITS { size as i32 } else { FIVE_BITS as i32 + above as i32 };
+    if units < 0.0 { -rung } else { rung }
+}
+
+/// The multiple of the unit on a rung.
+fn units_at(rung: i32) -> f32 {
+    let above = rung.abs() - FIVE_BITS as i32;
+    let size = if above < 0 {
+        rung.abs() as f32
+    } else {
+        f32::from_bits(FIVE_BITS.to_bits() + ((above as u32) << LOST))
+    };
+    if rung < 0 { -size } else { size }
 }
 
 /// Least and greatest value of a block and 0, and whether all values are finite.

@@ -123,7 +123,7 @@ pub struct QuantFormat {
     pub block: u32,
     /// Type of the scales: `F32`, `F16` or `BF16`. Scales may be negative.
     pub scale: DType,
-    /// Scales have at most [`SHORT_SCALE_BITS`](crate::quantise::SHORT_SCALE_BITS) significant bits.
+    /// Scales are short: halves of few bits with one unit for each row, as [`crate::quantise`] says.
     pub short: bool,
     /// Zero points.
     pub zero: ZeroPoints,

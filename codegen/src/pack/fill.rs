@@ -4,8 +4,7 @@
 //! same bytes whatever the number of threads.
 
 use rayon::prelude::*;
-use weir_ir::DType;
-use weir_ir::quantise::stored;
+use weir_ir::quantise::{short_scale, unit_of};
 
 use crate::image::NotFinite;
 
@@ -140,12 +139,20 @@ pub fn pack_quantised(
             NotFinite::check("scale", row, &scales[lane * count..][..count])?;
             NotFinite::check("zero point", row, &zeros[lane * count..][..count])?;
         }
+        let units: Vec<f32> = scales.chunks(count).map(unit_of_scales).collect();
+        for (place, unit) in bytes[layout.units_offset()..]
+            .chunks_exact_mut(blocks.scale.unit_bytes().max(1))
+            .zip(units.iter().filter(|_| blocks.scale == ScaleType::Short))
+        {
+            place.copy_from_slice(&unit.to_le_bytes());
+        }
         for (index, place) in bytes.chunks_exact_mut(layout.block_bytes()).take(count).enumerate() {
             let (parameters, packed) = place.split_at_mut(layout.codes_offset());
             let (scale_place, zero_place) = parameters.split_at_mut(layout.zeros_offset());
             let begin = index * blocks.block;
             for lane in 0..lanes {
-                put_scale(scale_place, blocks.scale, lane, scales[lane * count + index]);
+                let scale = scales[lane * count + index];
+                put_scale(scale_place, blocks.scale, lane, [scale, units[lane]]);
                 put_zero(zero_place, blocks.zero, lane, zeros[lane * count + index]);
                 let row = &codes[lane * reduction..][..reduction];
                 let codes = &row[begin..reduction.min(begin + blocks.block)];
@@ -159,15 +166,19 @@ pub fn pack_quantised(
     })
 }
 
-fn put_scale(place: &mut [u8], ty: ScaleType, lane: usize, scale: f32) {
+/// The unit of a channel's short scales.
+fn unit_of_scales(scales: &[f32]) -> f32 {
+    unit_of(scales.iter().fold(0.0, |largest, scale| scale.abs().max(largest)))
+}
+
+fn put_scale(place: &mut [u8], ty: ScaleType, lane: usize, [scale, unit]: [f32; 2]) {
     match ty {
         ScaleType::F32 => place[lane * 4..][..4].copy_from_slice(&scale.to_le_bytes()),
-        ScaleType::F16 | ScaleType::Short => {
-            // What is promised to be short is, whatever the source gives.
-            let scale =
-                if ty == ScaleType::Short { stored(DType::F16, true, scale) } else { scale };
+        ScaleType::F16 => {
             place[lane * 2..][..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
         }
+        // What is promised to be short is, whatever the source gives.
+        ScaleType::Short => place[lane] = (short_scale(scale, unit) / unit) as i8 as u8,
     }
 }
 

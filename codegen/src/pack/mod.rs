@@ -10,6 +10,7 @@
 //! | `F16`, `Bf16` | `[K/2][16][2]` halves |
 //! | `Int8` | per block: scales `[16]`, zero points `[16]`, `[block/4][16][4]` bytes |
 //! | `Int4` | per block: scales `[16]`, zero points `[16]`, `[block/8][16][4]` bytes |
+//! | with short scales | behind its blocks: units `[16]` |
 //!
 //! A byte of `Int4` holds element `8i + j` in its low nibble and `8i + 4 + j` in its high one (`j`
 //! is the byte of the unit), so that a mask and a shift give two rows in the order of `Int8`. Codes
@@ -37,8 +38,9 @@ pub enum ScaleType {
     F32,
     /// IEEE half.
     F16,
-    /// IEEE half of few significant bits, as [`weir_ir::quantise::is_short`] says: a code of four bits
-    /// about its middle, times the scale, is exact in bf16.
+    /// A signed byte that counts units of the channel, a power of two for all its blocks, which is an IEEE
+    /// single behind the group's blocks. The scale has few significant bits ([`weir_ir::quantise`]): a code
+    /// of four bits about its middle, times the scale, is exact in bf16.
     Short,
 }
 
@@ -47,8 +49,14 @@ impl ScaleType {
     pub fn bytes(self) -> usize {
         match self {
             ScaleType::F32 => 4,
-            ScaleType::F16 | ScaleType::Short => 2,
+            ScaleType::F16 => 2,
+            ScaleType::Short => 1,
         }
+    }
+
+    /// Bytes of a channel's unit.
+    pub fn unit_bytes(self) -> usize {
+        if self == ScaleType::Short { 4 } else { 0 }
     }
 }
 
@@ -197,9 +205,15 @@ impl PackedLayout {
         }
     }
 
+    /// Offset of the units of a group's scales from the group.
+    pub fn units_offset(&self) -> usize {
+        self.block_count() * self.block_bytes()
+    }
+
     /// Bytes from one group to the next.
     pub fn group_bytes(&self) -> usize {
-        (self.block_count() * self.block_bytes()).next_multiple_of(64)
+        let units = self.format.blocks().map_or(0, |blocks| GROUP * blocks.scale.unit_bytes());
+        (self.units_offset() + units).next_multiple_of(64)
     }
 
     /// Bytes of the whole weight.
@@ -263,8 +277,12 @@ impl PackedLayout {
         };
         let scale = match blocks.scale {
             ScaleType::F32 => f32::from_bits(fill::read_u32(packed, scale)),
-            ScaleType::F16 | ScaleType::Short => {
-                half::f16::from_le_bytes([packed[scale], packed[scale + 1]]).to_f32()
+            ScaleType::F16 => half::f16::from_le_bytes([packed[scale], packed[scale + 1]]).to_f32(),
+            ScaleType::Short => {
+                let group = channel / GROUP * self.group_bytes();
+                let unit =
+                    fill::read_u32(packed, group + self.units_offset() + channel % GROUP * 4);
+                f32::from(packed[scale] as i8) * f32::from_bits(unit)
             }
         };
         let zero = match blocks.zero {

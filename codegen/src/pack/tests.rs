@@ -51,7 +51,7 @@ impl QuantRows for Rows<'_> {
 #[test]
 fn quantised_elements_come_back() {
     for zero in [ZeroPoint::Implied, ZeroPoint::Code, ZeroPoint::Float] {
-        for scale in [ScaleType::F32, ScaleType::F16] {
+        for scale in [ScaleType::F32, ScaleType::F16, ScaleType::Short] {
             for (block, reduction) in [(16, 16), (32, 100), (64, 64), (48, 97), (256, 300)] {
                 let blocks = Blocks { block, scale, zero };
                 for (format, levels) in

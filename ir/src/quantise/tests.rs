@@ -80,9 +80,9 @@ fn errors_are_those_of_the_table() {
                 x[count / 2] = 9.0 * size * if seed % 2 == 0 { 1.0 } else { -1.0 };
             }
             let mut codes = vec![0; count];
-            let (scale, zero) = rounder.round(&x, &mut codes);
-            assert_eq!(rounder.stored(scale), scale);
-            assert!(!format.short || is_short(scale), "{scale}");
+            let unit = unit_of_row(&x);
+            let (scale, zero) = rounder.round(&x, unit, &mut codes);
+            assert_eq!(rounder.stored(scale, unit), scale);
             let (each, whole) = allowed(&format, &x);
             let mut square = 0.0;
             for (x, code) in x.iter().zip(&codes) {
@@ -108,10 +108,11 @@ fn searching_is_never_worse_and_reaches_the_stated_size() {
         for seed in 100..400 {
             let x = noise(seed, block as usize);
             let mut codes = vec![0; x.len()];
-            let (scale, zero) = rounder.round(&x, &mut codes);
+            let unit = unit_of_row(&x);
+            let (scale, zero) = rounder.round(&x, unit, &mut codes);
             let extreme = x.iter().fold(0f32, |e, x| if x.abs() > e.abs() { *x } else { e });
             let error = |scale: f32| f64::from(rounder.error(scale, zero, 15.0));
-            let first = rounder.stored(extreme / -8.0);
+            let first = rounder.stored(extreme / -8.0, unit);
             assert!(error(scale) <= error(first));
             searched += error(scale);
             plain += error(first);
@@ -131,7 +132,7 @@ fn edges() {
         let mut rounder = Rounder::new(&format).unwrap();
         let mut codes = [9; 5];
         let mut values = |x: [f32; 5]| {
-            let (scale, zero) = rounder.round(&x, &mut codes);
+            let (scale, zero) = rounder.round(&x, unit_of_row(&x), &mut codes);
             codes.map(|code| (f32::from(code) - zero) * scale)
         };
         assert_eq!(values([0.0; 5]), [0.0; 5]);
@@ -238,25 +239,67 @@ fn sources_that_do_not_fit_are_refused() {
     }
 }
 
+/// The short multiples of a unit, from the definition: whole, of five bits at most, 124 at most.
+fn short_units() -> Vec<f32> {
+    (-124i32..=124)
+        .filter(|units| units.abs() >> units.unsigned_abs().trailing_zeros().min(30) < 32)
+        .map(|units| units as f32)
+        .collect()
+}
+
 #[test]
 fn short_scales_are_the_nearest_and_codes_times_them_fit_bf16() {
-    let neighbours = |x: f32| {
-        let exponent = 2f32.powi(x.abs().log2().floor() as i32 + 1 - SHORT_SCALE_BITS as i32);
-        [(x / exponent).floor() * exponent, (x / exponent).ceil() * exponent]
-    };
-    for x in noise(7, 2000).into_iter().filter(|x| x.abs() > 1e-3) {
-        let [below, above] = neighbours(x);
-        let nearest = stored(DType::F16, true, x);
-        let distance = (nearest - x).abs();
-        assert!(distance <= (below - x).abs() && distance <= (above - x).abs(), "{x} {nearest}");
+    let units = short_units();
+    for x in noise(7, 2000) {
+        let unit = 2f32.powi((x * 1e4) as i32 % 12 - 12);
+        let nearest = short_scale(x, unit);
+        let distance = |units: &f32| (units * unit - x).abs();
+        let least = units.iter().map(distance).fold(f32::INFINITY, f32::min);
+        assert!(units.contains(&(nearest / unit)) && (nearest - x).abs() <= least, "{x} {nearest}");
         for code in -8..8 {
             let value = code as f32 * nearest;
             assert_eq!(half::bf16::from_f32(value).to_f32(), value);
         }
     }
-    assert!(
-        stored(DType::F16, true, f32::NAN).is_nan() && stored(DType::F16, true, 1e9).is_infinite()
-    );
-    assert_eq!([0.0, -0.0].map(|x| stored(DType::F16, true, x).to_bits()), [0, 1 << 31]);
-    assert!(is_short(0.0) && is_short(-31.0) && !is_short(33.0));
+    let greatest = 2f32.powi(10);
+    assert!(short_scale(f32::NAN, 1.0).is_nan() && short_scale(1e9, greatest).is_infinite());
+    // A byte has one zero.
+    assert_eq!([0.0, -0.0, -0.4].map(|x| short_scale(x, 1.0).to_bits()), [0; 3]);
+    for (index, of_unit) in units.iter().enumerate() {
+        let expected = index as i32 - units.len() as i32 / 2;
+        assert_eq!((rung(*of_unit), units_at(expected)), (expected, *of_unit));
+    }
+}
+
+#[test]
+fn a_row_of_short_scales_has_one_unit() {
+    for (largest, unit) in
+        [(0.0, LEAST_UNIT), (124.0, 1.0), (124.1, 2.0), (62.0, 0.5), (1e-9, LEAST_UNIT)]
+    {
+        assert_eq!(unit_of(largest), unit, "{largest}");
+    }
+    let mut rounder = Rounder::new(&short(32)).unwrap();
+    for seed in 0..200 {
+        let mut row = noise(seed, 500);
+        for (index, x) in row.iter_mut().enumerate() {
+            // Blocks of very different sizes, the first of them zeros.
+            *x *= [0.0, 1.0, 30.0, 0.01, 1e-5][index / 32 % 5];
+        }
+        let (mut codes, mut scales) = (vec![0; 500], vec![0.0f32; 16]);
+        rounder.row(&row, &mut codes, &mut scales, &mut [0.0; 16]);
+        let unit = unit_of(scales.iter().fold(0.0, |largest, scale| largest.max(scale.abs())));
+        let units = short_units();
+        assert!(scales.iter().all(|scale| units.contains(&(scale / unit))), "{scales:?} {unit}");
+        // What is short in a row stays as it is.
+        assert!(scales.iter().all(|scale| short_scale(*scale, unit) == *scale));
+        // A block's error is that of its own extreme and of half a unit.
+        for (block, x) in row.chunks(32).enumerate() {
+            let extreme = x.iter().fold(0.0f32, |extreme, x| extreme.max(x.abs()));
+            let allowed = extreme / 8.0 * 1.27 + 8.0 * unit / 2.0;
+            for (x, code) in x.iter().zip(&codes[block * 32..]) {
+                let value = (f32::from(*code) - 8.0) * scales[block];
+                assert!((x - value).abs() <= allowed, "{x} {value}");
+            }
+        }
+    }
 }

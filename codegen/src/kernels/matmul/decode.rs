@@ -61,21 +61,30 @@ pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index
     }
 }
 
-/// Scales and zero points of a block for `int`: one channel, or four beginning at the address.
-/// `block` is the address of the channel's block: scales and zero points of the first of the
-/// channels lie at `lane` (a number known to the compiler) times their sizes.
+/// Scales and zero points of a block for four channels. `group` and `block` are the addresses of the
+/// channels' group and block: scales and zero points of the first of the channels lie at `lane` (a
+/// number known to the compiler) times their sizes.
 pub(super) fn parameters(
     b: &mut Body<'_>,
     layout: &PackedLayout,
     blocks: Blocks,
-    block: Value,
+    [group, block]: [Value; 2],
     lane: usize,
 ) -> (Value, Value) {
     let scale_at = (lane * blocks.scale.bytes()) as i32;
     let zero_at = (layout.zeros_offset() + lane * blocks.zero.bytes()) as i32;
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(LANES, block, scale_at),
-        ScaleType::F16 | ScaleType::Short => b.load_f16(Lanes::Four, block, scale_at),
+        ScaleType::F16 => b.load_f16(Lanes::Four, block, scale_at),
+        ScaleType::Short => {
+            // Eight bytes are read of which four count: codes follow, so they are there.
+            let flags = cranelift_codegen::ir::MemFlagsData::new().with_notrap();
+            let units = b.ins().sload8x8(flags, block, scale_at);
+            let units = b.ins().swiden_low(units);
+            let units = b.to_float(units);
+            let unit = b.load(LANES, group, (layout.units_offset() + lane * 4) as i32);
+            b.fmul(units, unit)
+        }
     };
     let zero = match blocks.zero {
         ZeroPoint::Implied => b.constant(LANES, layout.format.implied_zero()),
@@ -99,13 +108,21 @@ pub(super) fn channel_parameters(
     b: &mut Body<'_>,
     layout: &PackedLayout,
     blocks: Blocks,
-    block: Value,
+    [group, block]: [Value; 2],
     lane: Value,
 ) -> (Value, Value) {
     let scale_at = b.element(block, lane, blocks.scale.bytes() as i64);
     let scale = match blocks.scale {
         ScaleType::F32 => b.load(FLOAT, scale_at, 0),
-        ScaleType::F16 | ScaleType::Short => b.load_f16(Lanes::One, scale_at, 0),
+        ScaleType::F16 => b.load_f16(Lanes::One, scale_at, 0),
+        ScaleType::Short => {
+            let units = b.load(types::I8, scale_at, 0);
+            let units = b.ins().sextend(INT, units);
+            let units = b.to_float(units);
+            let unit_at = b.element(group, lane, 4);
+            let unit = b.load(FLOAT, unit_at, layout.units_offset() as i32);
+            b.fmul(units, unit)
+        }
     };
     let zeros = layout.zeros_offset() as i32;
     let zero = match blocks.zero {

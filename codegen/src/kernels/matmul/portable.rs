@@ -131,7 +131,7 @@ fn block_sums(
         let block = b.element(at.weights, index, layout.block_bytes() as i64);
         let parameters: Vec<(Value, Value)> = tile
             .quarter_lanes()
-            .map(|lane| decode::parameters(b, &layout, blocks, block, lane))
+            .map(|lane| decode::parameters(b, &layout, blocks, [at.weights, block], lane))
             .collect();
         let units = b.add_const(block, layout.codes_offset() as i64);
         unit_sums(b, spec, input, units, tile, sums, Some(&parameters), elements)
@@ -234,7 +234,7 @@ fn integer_sums(
         let input = b.element(at.input, index, record * parts as i64);
         let parameters: Vec<(Value, Value)> = tile
             .quarter_lanes()
-            .map(|lane| decode::parameters(b, &layout, blocks, weights, lane))
+            .map(|lane| decode::parameters(b, &layout, blocks, [at.weights, weights], lane))
             .collect();
         b.fold_count(parts as i64, 1, sums, |b, part, sums| {
             let codes = b.element(weights, part, code_bytes as i64);

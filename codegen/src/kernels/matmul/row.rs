@@ -25,20 +25,20 @@ pub fn emit_unpack_row(
     b.for_count(whole as i64, 1, |b, index| {
         let block = b.element(base, index, block_bytes as i64);
         let out = b.element(out, index, block_size as i64 * 4);
-        unpack_block(b, layout, block, lane, out, block_size);
+        unpack_block(b, layout, [base, block], lane, out, block_size);
     });
     if rest > 0 {
         let block = b.add_const(base, (whole * block_bytes) as i64);
         let out = b.add_const(out, (whole * block_size * 4) as i64);
-        unpack_block(b, layout, block, lane, out, rest);
+        unpack_block(b, layout, [base, block], lane, out, rest);
     }
 }
 
-/// The first `elements` elements of a channel's block.
+/// The first `elements` elements of a channel's block, which like its group is an address.
 fn unpack_block(
     b: &mut Body<'_>,
     layout: &PackedLayout,
-    block: Value,
+    [group, block]: [Value; 2],
     lane: Value,
     out: Value,
     elements: usize,
@@ -46,7 +46,7 @@ fn unpack_block(
     let parameters = layout
         .format
         .blocks()
-        .map(|blocks| decode::channel_parameters(b, layout, blocks, block, lane));
+        .map(|blocks| decode::channel_parameters(b, layout, blocks, [group, block], lane));
     let units = b.element(block, lane, 4);
     let units = b.add_const(units, layout.codes_offset() as i64);
     let per_unit = decode::unit_elements(layout.format);

@@ -4,7 +4,7 @@
 //! plain scale (of both signs where the codes are not symmetric about zero, with the zero points
 //! beside the plain one), each followed by the least-squares scale of its codes as it is stored.
 
-use weir_ir::quantise::stored;
+use weir_ir::quantise::{short_scale, unit_of};
 use weir_ir::{DType, QuantFormat, ZeroPoints};
 
 /// Candidates are the plain scale times `8 / (8 + step / 10)` for these steps.
@@ -60,10 +60,15 @@ impl Grid {
         (low - zero, self.top() - zero)
     }
 
-    /// A scale as it is stored.
-    pub fn stored(&self, scale: f64) -> f64 {
+    /// The unit of a row of short scales whose largest magnitude is this one; other scales have none.
+    pub fn unit(&self, largest: f64) -> f32 {
+        if self.short { unit_of(largest as f32) } else { 1.0 }
+    }
+
+    /// A scale as it is stored, in a row of this unit.
+    pub fn stored(&self, scale: f64, unit: f32) -> f64 {
         match self.scale {
-            _ if self.short => f64::from(stored(self.scale, true, scale as f32)),
+            _ if self.short => f64::from(short_scale(scale as f32, unit)),
             DType::F16 => half::f16::from_f64(scale).to_f64(),
             DType::BF16 => half::bf16::from_f64(scale).to_f64(),
             _ => f64::from(scale as f32),
@@ -79,14 +84,15 @@ impl Grid {
         nearest(x / scale.scale, low, high)
     }
 
-    /// The scale of a block with the least weighted squared error among the candidates.
-    pub fn choose(&self, x: &[f64], weights: &[f64]) -> Scale {
+    /// The scale of a block with the least weighted squared error among the candidates, in a row of this
+    /// unit.
+    pub fn choose(&self, x: &[f64], weights: &[f64], unit: f32) -> Scale {
         let least = x.iter().copied().fold(0.0, f64::min);
         let greatest = x.iter().copied().fold(0.0, f64::max);
         let extreme = greatest.max(-least);
         let middle = f64::from(1u32 << (self.bits - 1));
         if !self.has_zeros && self.bits == 8 {
-            return Scale { scale: self.stored(extreme / 127.0), zero: middle };
+            return Scale { scale: self.stored(extreme / 127.0, unit), zero: middle };
         }
         let (plain, zero) = if self.has_zeros {
             let plain = (greatest - least) / self.top();
@@ -116,7 +122,7 @@ impl Grid {
                     if square <= 0.0 {
                         continue;
                     }
-                    let scale = self.stored(product / square);
+                    let scale = self.stored(product / square, unit);
                     let found = squares - 2.0 * scale * product + scale * scale * square;
                     if found < error && scale.abs() >= TINY && scale.is_finite() {
                         (best, error) = (Scale { scale, zero }, found);

@@ -108,10 +108,16 @@ struct Rows {
     integers: Vec<Lanes>,
     /// Scale and zero point of each block.
     scales: Vec<[Scale; LANES]>,
+    /// Units of the scales.
+    units: [f32; LANES],
     /// What rounding to nearest gives.
     plain: (Vec<Lanes>, Vec<[Scale; LANES]>),
     error: Lanes,
 }
+
+/// How much larger than the first plain scales short ones may become without leaving the row's unit: what
+/// is fed back to later blocks adds to them.
+const ROOM: f64 = 1.2;
 
 const NOTHING: Scale = Scale { scale: 0.0, zero: 0.0 };
 
@@ -141,7 +147,8 @@ impl Rows {
         }
         let (integers, scales) = (weight.clone(), plain.1.clone());
         let target = weight.clone();
-        Some(Rows { grid, weight, target, integers, scales, plain, error: [0.0; LANES] })
+        let (units, error) = ([1.0; LANES], [0.0; LANES]);
+        Some(Rows { grid, weight, target, integers, scales, units, plain, error })
     }
 
     /// Chooses scales and codes; returns the error of rounding to nearest.
@@ -157,6 +164,8 @@ impl Rows {
         for lane in 0..LANES {
             if plain[lane] < self.error[lane] {
                 self.error[lane] = plain[lane];
+                self.units[lane] =
+                    self.grid.unit(largest(&self.plain.1, |scales| scales[lane].scale));
                 let pairs = self.integers.iter_mut().zip(&self.plain.0);
                 pairs.for_each(|(ours, plain)| ours[lane] = plain[lane]);
                 let pairs = self.scales.iter_mut().zip(&self.plain.1);
@@ -204,7 +213,10 @@ impl Rows {
 
     /// Rounds column after column; a block's scales are chosen when it is reached.
     fn feed_back(&mut self, curvature: &Curvature) {
-        let Rows { grid, target, integers, scales, .. } = self;
+        let Rows { grid, target, integers, scales, units, .. } = self;
+        for (lane, unit) in units.iter_mut().enumerate() {
+            *unit = grid.unit(ROOM * largest(target, |row| row[lane]) / 8.0);
+        }
         let mut values = vec![0.0; grid.block];
         self.error = curvature.follow(|k, asked| {
             let block = k / grid.block;
@@ -216,7 +228,7 @@ impl Rows {
                         *value = target[k + i][lane] + asked[i][lane];
                     }
                     let pivots = &curvature.pivots()[k..k + width];
-                    scales[block][lane] = grid.choose(values, pivots);
+                    scales[block][lane] = grid.choose(values, pivots, units[lane]);
                 }
             }
             let mut error = target[k];
@@ -299,7 +311,7 @@ impl Rows {
                 continue;
             }
             let scale = &mut self.scales[index][lane].scale;
-            let better = self.grid.stored(*scale + slope[lane] / steepness[lane]);
+            let better = self.grid.stored(*scale + slope[lane] / steepness[lane], self.units[lane]);
             let change = better - *scale;
             let gain = change * (2.0 * slope[lane] - change * steepness[lane]);
             if better.is_finite() && gain > 0.0 {
@@ -324,6 +336,11 @@ impl Rows {
         });
         write_codes(self.grid.bits, codes, out);
     }
+}
+
+/// The largest magnitude of a lane.
+fn largest<T>(of: &[T], lane: impl Fn(&T) -> f64) -> f64 {
+    of.iter().map(lane).fold(0.0, |largest, x| largest.max(x.abs()))
 }
 
 /// Writes codes, two in a byte where they have four bits, low ones first.

@@ -170,21 +170,21 @@ fn a_chosen_scale_is_better_than_the_plain_one() {
                 let pairs = x.iter().zip(&weights);
                 pairs.map(|(x, w)| w * (x - grid.nearest(*x, scale) * scale.scale).powi(2)).sum()
             };
-            let chosen = grid.choose(&x, &weights);
+            let chosen = grid.choose(&x, &weights, 1.0);
             let extreme = x.iter().fold(0.0f64, |m, x| m.max(x.abs()));
             let top = f64::from((1u32 << bits) - 1);
             let plain = if zero == ZeroPoints::Codes {
                 let least = x.iter().copied().fold(0.0, f64::min);
                 let scale = (x.iter().copied().fold(0.0, f64::max) - least) / top;
-                Scale { scale: grid.stored(scale), zero: (-least / scale).round() }
+                Scale { scale: grid.stored(scale, 1.0), zero: (-least / scale).round() }
             } else {
                 let middle = f64::from(1u32 << (bits - 1));
-                Scale { scale: grid.stored(extreme / (middle - 1.0)), zero: middle }
+                Scale { scale: grid.stored(extreme / (middle - 1.0), 1.0), zero: middle }
             };
             assert!(error(&chosen) <= 1.001 * error(&plain), "{chosen:?} {plain:?}");
-            assert_eq!(chosen.scale, grid.stored(chosen.scale));
+            assert_eq!(chosen.scale, grid.stored(chosen.scale, 1.0));
         }
-        assert_eq!(grid.choose(&[0.0; 32], &[1.0; 32]).scale, 0.0);
+        assert_eq!(grid.choose(&[0.0; 32], &[1.0; 32], 1.0).scale, 0.0);
     }
 }
 

@@ -63,6 +63,8 @@ const TILE_BYTES: usize = ROWS * LINE_BYTES;
 const ROW_TILES: usize = 2;
 /// Groups that are computed together: with one row tile, and with two.
 const GROUPS: [&[usize]; ROW_TILES] = [&[4, 2, 1], &[2, 1]];
+/// The most of them.
+const MOST_GROUPS: usize = GROUPS[0][0];
 /// Bytes of a chunk's values.
 const CHUNK_BYTES: usize = 32 << 10;
 
@@ -81,11 +83,12 @@ const PARTS_LEFT: Slot = Slot(FREE_SLOT + 4);
 /// What stands in [`SCALES`] outside of a chunk's first rows.
 const KEPT_SCALES: Slot = Slot(FREE_SLOT + 5);
 
-/// Scratch memory: slots, what `ldtilecfg` reads, what scales are multiplied by, values of a chunk, sums
-/// of the portion by row tile, group and row.
+/// Scratch memory: slots, what `ldtilecfg` reads, what scales are multiplied by, their units by group,
+/// values of a chunk, sums of the portion by row tile, group and row.
 const CONFIGURATION_AT: usize = Slot::BYTES;
 const FACTORS_AT: usize = CONFIGURATION_AT + 64;
-const VALUES_AT: usize = FACTORS_AT + 64;
+const UNITS_AT: usize = FACTORS_AT + 64;
+const VALUES_AT: usize = UNITS_AT + MOST_GROUPS * LINE_BYTES;
 const SUMS_AT: usize = VALUES_AT + CHUNK_BYTES;
 const SCRATCH_BYTES: usize = SUMS_AT + (PORTION.most + ROWS - 1) * VALUES.len() * LINE_BYTES;
 
@@ -243,6 +246,7 @@ impl<'a> Values<'a> {
         let mut again = code.create_label();
         let mut is_first = code.create_label();
         let mut same_scales = code.create_label();
+        self.keep_units(code, shape.groups)?;
         code.mov(KEPT_SCALES.place(), SCALES)?;
         code.mov(CHUNK_PARTS.place(), COUNT)?;
         code.mov(PARTS_LEFT.place(), parts as i32)?;

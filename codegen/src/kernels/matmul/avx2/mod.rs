@@ -16,7 +16,8 @@ use iced_x86::code_asm::*;
 
 use super::MatmulSpec;
 use super::assembled::{
-    COUNT, Plan, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS, assemble,
+    COUNT, Plan, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape, Version, WEIGHTS,
+    assemble,
 };
 use crate::emit::{Assembly, EmitError, FuncId};
 use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
@@ -188,8 +189,12 @@ impl Avx2<'_> {
         let at = group + place.half * HALF * blocks.scale.bytes();
         match blocks.scale {
             ScaleType::F32 => code.vmovups(scale, ymmword_ptr(WEIGHTS + at))?,
-            ScaleType::F16 | ScaleType::Short => {
-                code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?;
+            ScaleType::F16 => code.vcvtph2ps(scale, xmmword_ptr(WEIGHTS + at))?,
+            ScaleType::Short => {
+                code.vpmovsxbd(scale, qword_ptr(WEIGHTS + at))?;
+                code.vcvtdq2ps(scale, scale)?;
+                let units = group + self.spec.layout.units_offset() + place.half * REGISTER;
+                code.vmulps(scale, scale, ymmword_ptr(TILE_WEIGHTS + units))?;
             }
         }
         let at = group + self.spec.layout.zeros_offset() + place.half * HALF * blocks.zero.bytes();

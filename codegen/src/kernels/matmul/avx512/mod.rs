@@ -16,8 +16,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assembled::{
-    PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TileShape, Version, WEIGHTS,
-    assemble,
+    PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
+    Version, WEIGHTS, assemble,
 };
 use super::{Activation, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -212,8 +212,12 @@ impl<'a> Avx512<'a> {
         let at = group * self.spec.layout.group_bytes();
         match blocks.scale {
             ScaleType::F32 => code.vmovups(scale, zmmword_ptr(WEIGHTS + at))?,
-            ScaleType::F16 | ScaleType::Short => {
-                code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?;
+            ScaleType::F16 => code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?,
+            ScaleType::Short => {
+                code.vpmovsxbd(scale, xmmword_ptr(WEIGHTS + at))?;
+                code.vcvtdq2ps(scale, scale)?;
+                let units = at + self.spec.layout.units_offset();
+                code.vmulps(scale, scale, zmmword_ptr(TILE_WEIGHTS + units))?;
             }
         }
         let at = at + self.spec.layout.zeros_offset();

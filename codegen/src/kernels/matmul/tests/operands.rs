@@ -2,8 +2,7 @@
 
 use crate::kernels::matmul::*;
 use crate::kernels::tests::Random;
-use weir_ir::DType;
-use weir_ir::quantise::stored;
+use weir_ir::quantise::{short_scale, unit_of};
 
 use crate::pack::{
     DenseRows, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense, pack_quantised,
@@ -113,11 +112,18 @@ impl Weight {
             match blocks.scale {
                 ScaleType::F16 => half::f16::from_f32(scale).to_f32(),
                 ScaleType::F32 => scale,
-                ScaleType::Short => stored(DType::F16, true, scale.min(63488.0)),
+                ScaleType::Short => scale.min(63488.0),
             }
         };
         let parameters = channels * layout.block_count();
-        let scales = (0..parameters).map(|_| scale(random)).collect();
+        let mut scales: Vec<f32> = (0..parameters).map(|_| scale(random)).collect();
+        if blocks.scale == ScaleType::Short {
+            for row in scales.chunks_mut(layout.block_count()) {
+                let largest = row.iter().fold(0.0f32, |largest, scale| largest.max(scale.abs()));
+                let unit = unit_of(largest);
+                row.iter_mut().for_each(|scale| *scale = short_scale(*scale, unit));
+            }
+        }
         let zero = |random: &mut Random| match blocks.zero {
             ZeroPoint::Implied => format.implied_zero(),
             ZeroPoint::Code => f32::from(code(random)),

@@ -9,7 +9,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{BLOCK, FACTORS_AT, SCALES, TILE_BYTES, Values};
+use super::{BLOCK, FACTORS_AT, SCALES, TILE_BYTES, UNITS_AT, Values};
 use crate::kernels::matmul::assembled::{SCRATCH, WEIGHTS};
 use crate::kernels::matmul::avx512::ZMM;
 use crate::kernels::matmul::chunks::{CODES, LINE_BYTES};
@@ -28,7 +28,7 @@ const NIBBLES: [AsmRegisterZmm; 4] = [zmm21, zmm22, zmm23, zmm24];
 const ONE: AsmRegisterZmm = zmm25;
 const UPPER_HALVES: AsmRegisterZmm = zmm26;
 /// Codes as they lie and turned, of two units in turn.
-const UNITS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
+const WORDS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
 
 /// Constants: the order of upper halves, what scales are multiplied by for factors and for addends, then
 /// the masks and 1, four bytes each.
@@ -70,6 +70,21 @@ impl Values<'_> {
         code.vpbroadcastd(ONE, dword_ptr(r11 + ONE_AT))
     }
 
+    /// Copies the units of the groups' scales from the tile's weights, at [`SCALES`], to scratch memory.
+    pub(super) fn keep_units(
+        &self,
+        code: &mut CodeAssembler,
+        groups: usize,
+    ) -> Result<(), IcedError> {
+        let layout = self.spec.layout;
+        for group in 0..groups {
+            let at = group * layout.group_bytes() + layout.units_offset();
+            code.vmovups(SCALE, zmmword_ptr(SCALES + at))?;
+            code.vmovups(zmmword_ptr(SCRATCH + (UNITS_AT + group * LINE_BYTES)), SCALE)?;
+        }
+        Ok(())
+    }
+
     /// One block of a group: sixteen rows of pairs at [`CODES`].
     pub(super) fn take_apart(
         &self,
@@ -78,14 +93,16 @@ impl Values<'_> {
     ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
         let packed = group * layout.group_bytes();
-        code.vcvtph2ps(SCALE, ymmword_ptr(SCALES + packed))?;
+        code.vpmovsxbd(SCALE, xmmword_ptr(SCALES + packed))?;
+        code.vcvtdq2ps(SCALE, SCALE)?;
+        code.vmulps(SCALE, SCALE, zmmword_ptr(SCRATCH + (UNITS_AT + group * LINE_BYTES)))?;
         for place in 0..PLACES.len() {
             let at = |index: usize| dword_bcst(SCRATCH + (FACTORS_AT + 4 * index));
             code.vmulps(FACTORS[place], SCALE, at(place))?;
             code.vmulps(ADDENDS[place], SCALE, at(PLACES.len() + place))?;
         }
         for unit in 0..BLOCK / UNIT {
-            let [codes, turned] = UNITS[unit % 2];
+            let [codes, turned] = WORDS[unit % 2];
             let from = packed + unit * LINE_BYTES;
             code.vmovdqu32(codes, zmmword_ptr(WEIGHTS + from))?;
             code.vprold(turned, codes, 16)?;
