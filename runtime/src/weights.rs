@@ -34,6 +34,9 @@ use weir_abi::{
 pub use error::{ModelError, ModelFault, Region};
 use tables::Tables;
 
+/// Bytes of a large page of x86-64.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// The notes that the container writer looks for: room for more program headers, then the slot.
 ///
 /// The linker puts notes directly behind the program headers, so the writer can add headers without
@@ -266,6 +269,7 @@ impl CompiledModel {
     fn from_regions(regions: Regions, place: &str) -> Result<CompiledModel, ModelFault> {
         let code = regions.slice(regions.code);
         let tables = Tables::parse(regions.slice(regions.tables), code.len(), regions.weights.1)?;
+        ask_for_large_pages(regions.weights);
         // Damaged code must not run. It is a megabyte or so, hashed in less than a millisecond;
         // the weights are only hashed by `verify`.
         check_digest(Region::Code, code, &tables.header.code_digest)?;
@@ -439,6 +443,19 @@ fn slot_region(
         .filter(|start| *start != 0)
         .ok_or_else(|| malformed_slot("a region lies outside the address space"))?;
     Ok((std::ptr::with_exposed_provenance(start), bytes as usize))
+}
+
+/// Asks for what is read of a region's file from now on, and is not in memory yet, to be read by large
+/// pages: a step that reads all weights waits for fewer translations of addresses.
+fn ask_for_large_pages((start, bytes): (*const u8, usize)) {
+    let first = start.addr().next_multiple_of(LARGE_PAGE);
+    let whole = (start.addr() + bytes).saturating_sub(first) / LARGE_PAGE * LARGE_PAGE;
+    if whole > 0 {
+        let first = start.with_addr(first).cast_mut().cast();
+        // SAFETY: the range lies inside of the region, and the advice changes neither what is in memory nor
+        // how it may be used. It is a hint: where the system has no large pages it is refused.
+        let _ = unsafe { rustix::mm::madvise(first, whole, rustix::mm::Advice::LinuxHugepage) };
+    }
 }
 
 /// Sees whether both ends of a region are in memory or in the file. With the mark at the end of the

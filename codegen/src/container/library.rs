@@ -33,9 +33,9 @@ pub fn write_library<'a>(
     let runtime = runtime::object()?;
     let mut object = OutputFile::create(output)?;
     stream_object(image, &mut object, progress)?;
-    let mapped = map_own_file(object.file()).map_err(|error| object.error(error))?;
+    let mapped = map_own_file(object.file()?).map_err(|error| object.error(error))?;
     let mut library = OutputFile::create(output)?;
-    let joined = join(runtime, &mapped, library.file());
+    let joined = join(runtime, &mapped, library.file()?);
     joined.map_err(|error| library.error(error))?;
     drop((mapped, object));
     let mut interface = OutputFile::create(header)?;

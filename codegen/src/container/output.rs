@@ -4,9 +4,14 @@
 //! Invariant: at the output's place is either what was there before or the whole new file; a compiler
 //! that is killed leaves nothing beside it. Long runs of zeros become holes, so that padding and
 //! empty weights take no space. Errors name the output, which is what the user knows.
+//!
+//! Bytes are written by units of a large page, at multiples of one: file systems that keep files in memory
+//! in pieces of more than a page take pieces as long as what is written at once, and a unit that is one
+//! piece is mapped as one large page. A step of a model that reads all weights is up to a tenth faster
+//! for it (`docs/kernels.md`, "Large pages").
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{Result as IoResult, Seek, SeekFrom, Write};
+use std::io::Result as IoResult;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +24,9 @@ use super::ContainerError;
 /// Bytes that are looked at together when zeros are left out; a multiple of every block size.
 const HOLE_BYTES: usize = 64 << 10;
 
+/// Bytes that are written at once: a large page of x86-64. A multiple of [`HOLE_BYTES`].
+const UNIT_BYTES: usize = 2 << 20;
+
 /// The files that this process has open, under names.
 const OPEN_FILES: &str = "/proc/self/fd";
 
@@ -27,7 +35,10 @@ pub(super) struct OutputFile {
     file: File,
     /// Its temporary name, if it has one already.
     name: Option<TempPath>,
+    /// Where the next byte goes.
     position: u64,
+    /// The bytes of the unit in front of it that are not written yet.
+    pending: Vec<u8>,
 }
 
 impl OutputFile {
@@ -49,50 +60,69 @@ impl OutputFile {
                 (file, Some(name))
             }
         };
-        Ok(OutputFile { path: path.into(), file, name, position: 0 })
+        Ok(OutputFile { path: path.into(), file, name, position: 0, pending: Vec::new() })
     }
 
     /// Appends bytes.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ContainerError> {
-        for chunk in bytes.chunks(HOLE_BYTES) {
-            if chunk.len() == HOLE_BYTES && is_zero(chunk) {
-                self.skip(chunk.len() as u64)?;
-            } else {
-                self.file.write_all(chunk).map_err(|error| self.error(error))?;
-                self.position += chunk.len() as u64;
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ContainerError> {
+        while !bytes.is_empty() {
+            let room = UNIT_BYTES - (self.position % UNIT_BYTES as u64) as usize;
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.pending.extend_from_slice(now);
+            self.position += now.len() as u64;
+            bytes = later;
+            if now.len() == room {
+                self.write_pending()?;
             }
         }
         Ok(())
     }
 
-    /// Appends zeros up to `position`.
-    pub(super) fn pad_to(&mut self, position: u64) -> Result<(), ContainerError> {
-        match position.checked_sub(self.position) {
-            Some(bytes) => self.skip(bytes),
-            None => Err(ContainerError::Image(format!("byte {position} is already written"))),
+    /// Writes what is pending but its zeros, each run of other bytes at once.
+    fn write_pending(&mut self) -> Result<(), ContainerError> {
+        let first = self.position - self.pending.len() as u64;
+        let is_hole = |chunk: &[u8]| chunk.len() == HOLE_BYTES && is_zero(chunk);
+        let chunks: Vec<&[u8]> = self.pending.chunks(HOLE_BYTES).collect();
+        let mut begin = 0;
+        for run in chunks.chunk_by(|one, next| is_hole(one) == is_hole(next)) {
+            let bytes = run.iter().map(|chunk| chunk.len()).sum::<usize>();
+            if !is_hole(run[0]) {
+                let bytes = &self.pending[begin..begin + bytes];
+                let written = self.file.write_all_at(bytes, first + begin as u64);
+                written.map_err(|error| self.error(error))?;
+            }
+            begin += bytes;
         }
+        self.pending.clear();
+        Ok(())
     }
 
-    fn skip(&mut self, bytes: u64) -> Result<(), ContainerError> {
-        self.position += bytes;
-        let position = self.position;
-        self.file.seek(SeekFrom::Start(position)).map_err(|error| self.error(error))?;
+    /// Appends zeros up to `position`.
+    pub(super) fn pad_to(&mut self, position: u64) -> Result<(), ContainerError> {
+        if position < self.position {
+            return Err(ContainerError::Image(format!("byte {position} is already written")));
+        }
+        self.write_pending()?;
+        self.position = position;
         Ok(())
     }
 
     /// Overwrites bytes that were written before.
     pub(super) fn rewrite(&mut self, bytes: &[u8], at: u64) -> Result<(), ContainerError> {
+        self.write_pending()?;
         self.file.write_all_at(bytes, at).map_err(|error| self.error(error))
     }
 
-    /// The file itself, for a writer that needs a stream.
-    pub(super) fn file(&mut self) -> &mut File {
-        &mut self.file
+    /// The file itself, with all that was written, for a reader or for a writer that needs a stream.
+    pub(super) fn file(&mut self) -> Result<&mut File, ContainerError> {
+        self.write_pending()?;
+        Ok(&mut self.file)
     }
 
     /// Makes the file durable, sets its mode and moves it to its place.
-    pub(super) fn finish(self, mode: u32) -> Result<(), ContainerError> {
-        let OutputFile { path, file, name, position } = self;
+    pub(super) fn finish(mut self, mode: u32) -> Result<(), ContainerError> {
+        self.write_pending()?;
+        let OutputFile { path, file, name, position, .. } = self;
         let place = || -> IoResult<()> {
             let written = file.metadata()?.len();
             file.set_len(written.max(position))?;

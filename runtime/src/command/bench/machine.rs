@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 use weir_abi::Probe;
 
-use crate::probe::{BEYOND_CACHES, Prober, Rate};
+use crate::probe::{BEYOND_CACHES, Prober, Rate, memory_to_read};
 use crate::weights::Probes;
 use crate::{RuntimeError, machine};
 
@@ -32,7 +32,7 @@ pub fn measure_machine(
     threads: usize,
 ) -> Result<Vec<MachineFigure>, RuntimeError> {
     let mut figures = Vec::new();
-    let memory = vec![1_u8; BEYOND_CACHES];
+    let memory = memory_to_read()?;
     let mut counts = vec![1, threads];
     counts.dedup();
     for threads in counts {
