@@ -36,10 +36,10 @@
 //! about their middle has at most 8: it is exact in bf16, and products of such numbers are exact
 //! wherever bf16 is multiplied. Those of a row are whole multiples, at most [`SHORT_SCALE_MOST`], of one
 //! power of two ([`unit_of`]), so that a signed byte stores one. Here h is 2⁻⁵ where the block's extreme
-//! is an eighth of its row's or more; in others half a unit is the error, 1/112 of the row's largest
-//! scale at most. They are so few that those around the plain one are tried themselves, each with its own
-//! codes: 0.0811 of the deviation of normal values in blocks of 32, where f16 has 0.0804 (the tests print
-//! both).
+//! is two sevenths of its row's or more; in others the scale is off by half a unit, 1/112 of the row's
+//! largest scale at most. They are so few that those around the plain one are tried themselves, each with
+//! its own codes: 0.0811 of the deviation of normal values in blocks of 32, where f16 has 0.0804 (the
+//! tests print both).
 //!
 //! A block that holds a number that is not finite gets a scale that is not a number, which packing
 //! refuses. Searching after Gerganov et al., *ggml-quants* (`make_qx_quants`), and the scale of given

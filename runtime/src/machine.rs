@@ -9,6 +9,9 @@ use weir_abi::{IsaLevel, Probe};
 use crate::weights::LevelSegments;
 use crate::{CompiledModel, RuntimeError, team};
 
+/// Bytes of a large page of x86-64.
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
+
 /// Whether this processor runs code of a level.
 pub fn supports(level: IsaLevel) -> bool {
     match level {

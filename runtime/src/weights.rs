@@ -31,11 +31,9 @@ use weir_abi::{
     SLOT_EMPTY, SLOT_FILLED, Segment, SymbolEntry,
 };
 
+use crate::machine::LARGE_PAGE;
 pub use error::{ModelError, ModelFault, Region};
 use tables::Tables;
-
-/// Bytes of a large page of x86-64.
-const LARGE_PAGE: usize = 2 << 20;
 
 /// The notes that the container writer looks for: room for more program headers, then the slot.
 ///

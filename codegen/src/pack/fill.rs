@@ -140,11 +140,9 @@ pub fn pack_quantised(
             NotFinite::check("zero point", row, &zeros[lane * count..][..count])?;
         }
         let units: Vec<f32> = scales.chunks(count).map(unit_of_scales).collect();
-        for (place, unit) in bytes[layout.units_offset()..]
-            .chunks_exact_mut(blocks.scale.unit_bytes().max(1))
-            .zip(units.iter().filter(|_| blocks.scale == ScaleType::Short))
-        {
-            place.copy_from_slice(&unit.to_le_bytes());
+        if blocks.scale == ScaleType::Short {
+            let places = bytes[layout.units_offset()..].chunks_exact_mut(4);
+            places.zip(&units).for_each(|(place, unit)| place.copy_from_slice(&unit.to_le_bytes()));
         }
         for (index, place) in bytes.chunks_exact_mut(layout.block_bytes()).take(count).enumerate() {
             let (parameters, packed) = place.split_at_mut(layout.codes_offset());

@@ -22,16 +22,11 @@ use super::heads::Further;
 use super::placement::{Placement, block_end, rows_apart};
 use super::pools::{Pool, Seat, ring_bytes};
 use crate::RuntimeError;
+use crate::machine::LARGE_PAGE;
 use crate::team::{LayerPlanes, PlaneStrides};
 
 /// Alignment of planes in bytes: a cache line and the widest vector.
 const ALIGN: u64 = 64;
-
-/// Bytes of a large page. A step of many sequences reads and writes a little in each of thousands of
-/// heads, and would wait for the processor's address tables more than for memory. Where a head is not
-/// larger than such a page, a sequence takes at most what its slot is counted with; where it is, a
-/// short sequence would take many times what it needs.
-const LARGE_PAGE: u64 = 2 << 20;
 
 /// Share of a slot's rows from which a prompt is worth large pages. One short prompt alone would wait
 /// for the clearing of its whole slot: 70 MB for 16 rows of a 1b model with a context of 4,096.
@@ -278,7 +273,11 @@ impl SlotCache {
                 false => key_slot.max(value_slot).saturating_mul(block.pool.slot_length()),
             }
         });
-        let fits = widest.max().is_some_and(|head| head <= LARGE_PAGE);
+        let fits = widest.max().is_some_and(|head| head <= LARGE_PAGE as u64);
+        // A step of many sequences reads and writes a little in each of thousands of heads, and would wait
+        // for the processor's address tables more than for memory. Where a head is not larger than a large
+        // page, a sequence takes at most what its slot is counted with; where it is, a short sequence would
+        // take many times what it needs.
         let most_rows = layers.iter().map(|shape| shape.layout.rows).max();
         let long_prompt = most_rows.filter(|_| fits).map(|rows| rows / LONG_PROMPT);
         Ok(SlotCache {

@@ -2,7 +2,8 @@
 
 use weir_abi::{CacheLayout, CachePolicy, KindEntry};
 
-use super::{LARGE_PAGE, LayerShape, SlotCache, SlotCount};
+use super::{LayerShape, SlotCache, SlotCount};
+use crate::machine::LARGE_PAGE;
 
 /// A cache of four slots of so many rows of 64 bytes.
 fn cache(rows: u32) -> SlotCache {
