@@ -2,6 +2,7 @@
 //! image gives the same bytes. (That the runtime opens them is tested where both are known.)
 
 use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use object::{LittleEndian as LE, Object as _, ObjectSymbol as _, elf};
 use weir_abi::{ABI_VERSION, MAGIC, ModelHeader};
 
 use super::executable::extend_program;
+use super::output::OutputFile;
 use super::*;
 use crate::image::{CodeImage, ModelImage, Symbol, WeightImage, WeightPiece};
 use crate::jit::ModelInMemory;
@@ -190,6 +192,38 @@ fn objects_link_into_c_programs() {
         let status = Command::new(path("main")).status().unwrap();
         assert_eq!(status.code(), Some(42), "{linking:?}");
     }
+}
+
+/// Bytes arrive in pieces of any length, among them zeros, and are written by units.
+#[test]
+fn outputs_hold_what_was_written_and_no_zeros() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("output");
+    let mut output = OutputFile::create(&path).unwrap();
+    let mut expected = Vec::new();
+    for (index, bytes) in [100, 64 << 10, 70 << 10, 3 << 20, 2 << 20, 7, 5 << 20].iter().enumerate()
+    {
+        // Every second piece is zeros; the others have no long run of them.
+        let value = |at: usize| if index % 2 == 0 { (at % 251) as u8 } else { 0 };
+        let piece: Vec<u8> = (0..*bytes).map(value).collect();
+        output.write(&piece).unwrap();
+        expected.extend(piece);
+    }
+    let gap = expected.len() + (1 << 20);
+    output.pad_to(gap as u64).unwrap();
+    expected.resize(gap, 0);
+    output.write(b"end").unwrap();
+    expected.extend(b"end");
+    output.rewrite(b"first", 3).unwrap();
+    expected[3..8].copy_from_slice(b"first");
+    assert!(output.pad_to(5).is_err());
+    output.write(&[0; 9]).unwrap();
+    expected.resize(expected.len() + 9, 0);
+    output.finish(0o600).unwrap();
+    assert!(std::fs::read(&path).unwrap() == expected);
+    // All but the zeros of the gap and of the long pieces, in blocks of 512 bytes.
+    let held = path.metadata().unwrap().blocks() * 512;
+    assert!(held < expected.len() as u64 - (3 << 20), "{held} of {}", expected.len());
 }
 
 /// Weights beyond 32-bit displacements. Mostly holes, but every byte is hashed: not for each run.
