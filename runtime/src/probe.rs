@@ -143,7 +143,7 @@ impl<'a> Prober<'a> {
 }
 
 /// Memory to be read, [`BEYOND_CACHES`] bytes of it, in large pages where the system has them: from small
-/// ones a processor reads a fifth slower (Zen 4), and that is not what memory can give.
+/// ones one thread reads a tenth slower (Zen 4), and that is not what memory can give.
 pub fn memory_to_read() -> Result<MmapMut, RuntimeError> {
     let mut memory = MmapMut::map_anon(BEYOND_CACHES).map_err(|error| {
         RuntimeError::Machine(format!("cannot map {BEYOND_CACHES} bytes to read: {error}"))
