@@ -227,6 +227,11 @@ pub fn unit_of(largest: f32) -> f32 {
     unit
 }
 
+/// The unit of a row that has these short scales: with it [`short_scale`] leaves each as it is.
+pub fn unit_of_scales(scales: &[f32]) -> f32 {
+    unit_of(scales.iter().fold(0.0, |largest, scale| scale.abs().max(largest)))
+}
+
 /// The unit for the short scales of a row of 4 bits, with room for those that are tried.
 fn unit_of_row(x: &[f32]) -> f32 {
     let extreme = x.iter().fold(0.0f32, |extreme, x| extreme.max(x.abs()));

@@ -4,7 +4,7 @@
 //! same bytes whatever the number of threads.
 
 use rayon::prelude::*;
-use weir_ir::quantise::{short_scale, unit_of};
+use weir_ir::quantise::{short_scale, unit_of_scales};
 
 use crate::image::NotFinite;
 
@@ -162,11 +162,6 @@ pub fn pack_quantised(
         }
         Ok(())
     })
-}
-
-/// The unit of a channel's short scales.
-fn unit_of_scales(scales: &[f32]) -> f32 {
-    unit_of(scales.iter().fold(0.0, |largest, scale| scale.abs().max(largest)))
 }
 
 fn put_scale(place: &mut [u8], ty: ScaleType, lane: usize, [scale, unit]: [f32; 2]) {

@@ -287,7 +287,7 @@ fn a_row_of_short_scales_has_one_unit() {
         }
         let (mut codes, mut scales) = (vec![0; 500], vec![0.0f32; 16]);
         rounder.row(&row, &mut codes, &mut scales, &mut [0.0; 16]);
-        let unit = unit_of(scales.iter().fold(0.0, |largest, scale| largest.max(scale.abs())));
+        let unit = unit_of_scales(&scales);
         let units = short_units();
         assert!(scales.iter().all(|scale| units.contains(&(scale / unit))), "{scales:?} {unit}");
         // What is short in a row stays as it is.

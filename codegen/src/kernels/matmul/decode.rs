@@ -1,5 +1,7 @@
 //! Decodes packed units with Cranelift: scalars (one channel) and lanes (four channels) alike.
 
+use cranelift_codegen::ir::MemFlagsData;
+
 use crate::emit::{Body, FLOAT, INT, INTS, InstBuilder, LANES, Lanes, Type, Value, types};
 use crate::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
 
@@ -61,6 +63,9 @@ pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index
     }
 }
 
+/// Of a load of eight bytes of which four count: codes follow, so all are there.
+const EIGHT_BYTES: MemFlagsData = MemFlagsData::new().with_notrap();
+
 /// Scales and zero points of a block for four channels. `group` and `block` are the addresses of the
 /// channels' group and block: scales and zero points of the first of the channels lie at `lane` (a
 /// number known to the compiler) times their sizes.
@@ -77,9 +82,7 @@ pub(super) fn parameters(
         ScaleType::F32 => b.load(LANES, block, scale_at),
         ScaleType::F16 => b.load_f16(Lanes::Four, block, scale_at),
         ScaleType::Short => {
-            // Eight bytes are read of which four count: codes follow, so they are there.
-            let flags = cranelift_codegen::ir::MemFlagsData::new().with_notrap();
-            let units = b.ins().sload8x8(flags, block, scale_at);
+            let units = b.ins().sload8x8(EIGHT_BYTES, block, scale_at);
             let units = b.ins().swiden_low(units);
             let units = b.to_float(units);
             let unit = b.load(LANES, group, (layout.units_offset() + lane * 4) as i32);
@@ -90,12 +93,7 @@ pub(super) fn parameters(
         ZeroPoint::Implied => b.constant(LANES, layout.format.implied_zero()),
         ZeroPoint::Float => b.load(LANES, block, zero_at),
         ZeroPoint::Code => {
-            // Eight bytes are read of which four count: codes follow, so they are there.
-            let codes = b.ins().uload8x8(
-                cranelift_codegen::ir::MemFlagsData::new().with_notrap(),
-                block,
-                zero_at,
-            );
+            let codes = b.ins().uload8x8(EIGHT_BYTES, block, zero_at);
             let codes = b.ins().uwiden_low(codes);
             b.to_float(codes)
         }

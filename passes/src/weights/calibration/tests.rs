@@ -1,6 +1,7 @@
 //! The mathematics against dense references in double precision, and what is promised of a layer.
 
-use weir_ir::{Constant, DType, Element, QuantFormat, ZeroPoints};
+use weir_ir::quantise::{short_scale, unit_of_scales};
+use weir_ir::{Constant, DType, Element, QuantFormat, QuantRow, ZeroPoints};
 
 use super::blocks::{Grid, Scale};
 use super::curvature::{Curvature, DAMPING, LANES, Lanes};
@@ -203,6 +204,13 @@ fn layer_errors(format: QuantFormat, [outputs, inputs]: [usize; 2], seed: u64) -
     let plain = source.rounded(Element::Quant(format)).unwrap();
     assert_eq!(found.constant.ty, plain.ty);
     assert!(found.error <= found.plain_error);
+    let mut row = QuantRow::default();
+    for n in (0..outputs).filter(|_| format.short) {
+        // Packing stores a row's scales by one unit.
+        assert!(found.constant.quant_row(n, &mut row));
+        let unit = unit_of_scales(&row.scales);
+        assert!(row.scales.iter().all(|scale| short_scale(*scale, unit) == *scale), "{row:?}");
+    }
     [&plain, &found.constant].map(|rounded| {
         let rounded = weight_of(rounded);
         let mut error = 0.0;
@@ -232,8 +240,12 @@ fn a_calibrated_layer_is_nearer_than_one_rounded_to_nearest() {
         (8, 32, ZeroPoints::Fixed(128), [9, 64], 0.7),
         (8, 128, ZeroPoints::Codes, [9, 130], 0.7),
     ] {
-        for seed in 10..13 {
-            let [plain, calibrated] = layer_errors(format(bits, block, zero), shape, seed);
+        let format = format(bits, block, zero);
+        let short = QuantFormat { short: true, ..format };
+        let can_be_short = bits == 4 && zero == ZeroPoints::Fixed(8);
+        let formats = [Some(format), can_be_short.then_some(short)].into_iter().flatten();
+        for (format, seed) in formats.flat_map(|format| (10..13).map(move |seed| (format, seed))) {
+            let [plain, calibrated] = layer_errors(format, shape, seed);
             println!("int{bits}, blocks of {block}, {shape:?}: {:.3}", calibrated / plain);
             assert!(calibrated < part * plain, "{calibrated} {plain}");
         }

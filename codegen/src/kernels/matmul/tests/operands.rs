@@ -2,7 +2,7 @@
 
 use crate::kernels::matmul::*;
 use crate::kernels::tests::Random;
-use weir_ir::quantise::{short_scale, unit_of};
+use weir_ir::quantise::{short_scale, unit_of_scales};
 
 use crate::pack::{
     DenseRows, QuantRows, ScaleType, WeightFormat, ZeroPoint, pack_dense, pack_quantised,
@@ -119,8 +119,7 @@ impl Weight {
         let mut scales: Vec<f32> = (0..parameters).map(|_| scale(random)).collect();
         if blocks.scale == ScaleType::Short {
             for row in scales.chunks_mut(layout.block_count()) {
-                let largest = row.iter().fold(0.0f32, |largest, scale| largest.max(scale.abs()));
-                let unit = unit_of(largest);
+                let unit = unit_of_scales(row);
                 row.iter_mut().for_each(|scale| *scale = short_scale(*scale, unit));
             }
         }
