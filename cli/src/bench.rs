@@ -13,7 +13,7 @@ use weir_runtime::{CompiledModel, Model, command, machine};
 
 use crate::driver::{Emission, load_each, load_lowered, lower, measures_compiled};
 use crate::failure::Failure;
-use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
+use crate::options::{CalibrationSource, DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 use crate::roofline;
 
@@ -92,7 +92,9 @@ impl Bench {
             return Ok(vec![CompiledModel::open(path)?]);
         }
         let progress = Progress::new(self.report.quiet);
-        let options = ModelOptions { slots: DEFAULT_SLOTS, ..self.model.clone() };
+        // Speed does not depend on which codes weights have.
+        let calibrate = self.model.calibrate.clone().or(Some(CalibrationSource::Nothing));
+        let options = ModelOptions { slots: DEFAULT_SLOTS, calibrate, ..self.model.clone() };
         let how = Emission { profile: self.profile, ..Emission::default() };
         let caches = options.each_cache();
         if caches.len() > 1 {

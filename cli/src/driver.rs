@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use weir_abi::IsaLevel;
@@ -16,8 +16,8 @@ use weir_ir::{CacheFormat, DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
-use weir_passes::weights::{Calibration, CalibrationError, Watch, WeightChoice};
-use weir_passes::{Flow, Observer, PassError, PassReport, Report};
+use weir_passes::weights::{Calibration, TextSource, Watch, WeightChoice};
+use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::command::say;
 use weir_runtime::facts::{
     BuildFacts, Facts, KernelFacts, PassFacts, SamplingFacts, SegmentFacts, WorkFacts,
@@ -27,7 +27,7 @@ use weir_runtime::{CompiledModel, Model};
 use crate::calibrate::{self, CalibrationText, written};
 use crate::failure::Failure;
 use crate::options::{CalibrationSource, ComputeOption, ModelOptions, ReportOptions, formats_name};
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::weights::weight_facts;
 
 /// Name of the graph as it was read, for `--dump` and `--stop-after`.
@@ -99,23 +99,24 @@ pub fn lower(
         times: Vec::new(),
     };
     if stop != Some(IMPORTED) {
-        let calibration_text = calibration_text(options, &lowered, progress)?;
+        let given = given_text(options, &lowered, progress)?;
         let kv_dtype = chosen_kv_dtype(options);
         let key_text = match kv_dtype.is_some_and(RowFormats::turns_keys) {
             true => {
                 let Lowered { text, facts, context, .. } = &lowered;
-                calibrate::key_text(calibration_text.as_ref(), text, facts, *context)?
+                calibrate::key_text(given.as_ref(), text, facts, *context)?
             }
             false => Vec::new(),
         };
         let work = Arc::new(progress.start("rewriting"));
-        let calibration = calibration_text.map(|text| {
-            lowered.held_out = text.held_out;
+        let held_out = Arc::new(OnceLock::new());
+        let text = text_source(options, given, context, &work, &held_out);
+        let calibration = text.map(|text| {
             let work = Arc::clone(&work);
             let watch = Watch::new(move |done, all| {
                 work.say(format!("calibrating, {done} of {all} weights"));
             });
-            Calibration { windows: text.windows, watch }
+            Calibration { text, is_asked_for: options.calibrate.is_some(), watch }
         });
         let pass_options = weir_passes::Options {
             context,
@@ -133,6 +134,7 @@ pub fn lower(
         drop(work);
         times.extend(passes.passes.iter().map(|pass| (format!("pass {}", pass.name), pass.time)));
         (lowered.graph, lowered.report) = (graph, passes);
+        lowered.held_out = held_out.get().cloned().unwrap_or_default();
     }
     for warning in &lowered.report.warnings {
         say(format_args!("warning: {warning}"));
@@ -147,34 +149,49 @@ pub fn lower(
     Ok(lowered)
 }
 
-/// The text of `--calibrate`, if there is one.
-fn calibration_text(
+/// The file of `--calibrate`, if it names one.
+fn given_text(
     options: &ModelOptions,
     lowered: &Lowered,
     progress: &Progress,
 ) -> Result<Option<CalibrationText>, Failure> {
     let Lowered { text, facts, context, .. } = lowered;
-    let (source, tokens) = (options.calibrate.as_ref(), options.calibrate_tokens);
-    source
-        .map(|source| match source {
-            CalibrationSource::Text(path) => {
-                let _work = progress.start("reading the text");
-                CalibrationText::read(path, tokens, text, facts, *context)
-            }
-            // Found now, not when all is written.
-            CalibrationSource::Own if options.weights.is_none() => {
-                Err(PassError::from(CalibrationError::NothingRounded).into())
-            }
-            CalibrationSource::Own => {
-                let work = progress.start("writing a text");
-                let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
-                let float = written::writer(options, *context);
-                let model = Model::new(load(&float, &quiet, &Progress::new(true))?)?;
-                let watch = |done, all| work.say(format!("writing a text, {done} of {all} tokens"));
-                written::write(&model, tokens, watch)
-            }
-        })
-        .transpose()
+    let Some(CalibrationSource::Text(path)) = &options.calibrate else { return Ok(None) };
+    let _work = progress.start("reading the text");
+    CalibrationText::read(path, options.calibrate_tokens, text, facts, *context).map(Some)
+}
+
+/// What codes are chosen by, if not rounded to nearest. The text's end goes to `held_out`.
+fn text_source(
+    options: &ModelOptions,
+    given: Option<CalibrationText>,
+    context: u32,
+    work: &Arc<Work>,
+    held_out: &Arc<OnceLock<Vec<Vec<u32>>>>,
+) -> Option<TextSource> {
+    let asked = match &options.calibrate {
+        Some(CalibrationSource::Nothing) => return None,
+        Some(_) => Some(options.calibrate_tokens),
+        None => None,
+    };
+    let (options, work, held_out) = (options.clone(), Arc::clone(work), Arc::clone(held_out));
+    let find = move |weights| -> Result<CalibrationText, Failure> {
+        if let Some(given) = &given {
+            return Ok(given.clone());
+        }
+        let tokens = asked.map_or_else(|| written::tokens_unasked(weights), Ok)?;
+        let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
+        let float = written::writer(&options, context);
+        let model = Model::new(load(&float, &quiet, &Progress::new(true))?)?;
+        let watch = |done, all| work.say(format!("writing a text, {done} of {all} tokens"));
+        written::write(&model, tokens, watch)
+    };
+    Some(TextSource::new(move |weights| {
+        let text = find(weights)?;
+        // A pass asks once.
+        let _ = held_out.set(text.held_out);
+        Ok(text.windows)
+    }))
 }
 
 /// What each pass did.

@@ -56,6 +56,14 @@ impl From<ImportError> for Failure {
 
 impl From<PassError> for Failure {
     fn from(error: PassError) -> Failure {
+        // Nothing is asked of a text but by us, who have said what is missing.
+        let error = match error {
+            PassError::CalibrationText(reason) => match reason.downcast::<Failure>() {
+                Ok(failure) => return *failure,
+                Err(reason) => PassError::CalibrationText(reason),
+            },
+            error => error,
+        };
         let is_usage =
             matches!(error, PassError::Options(_) | PassError::Kv(_) | PassError::Calibration(_));
         Failure { code: if is_usage { 2 } else { 1 }, ..Failure::other(error) }

@@ -130,7 +130,8 @@ pub struct ModelOptions {
     )]
     pub weights: Option<String>,
 
-    /// Text to choose the codes of int4 and int8 weights by; self: what the model writes
+    /// Text to choose the codes of int4 and int8 weights by; self: what the model writes; none
+    /// [default: self for int4 of small models]
     #[arg(
         long,
         value_name = "TEXT",
@@ -138,8 +139,11 @@ pub struct ModelOptions {
         value_hint = ValueHint::FilePath,
         long_help = "Text to choose the codes of int4 and int8 weights by: UTF-8, like what the \
                      model was trained on, documents separated by <|endoftext|>. self takes what \
-                     the model writes with float weights, at temperature 1 (./self is a file of \
-                     that name). The text's end is held out; compile says the perplexity on it"
+                     the model writes with float weights, at temperature 1; none rounds to \
+                     nearest (./self and ./none are files of these names). The text's end is held \
+                     out; compile says the perplexity on it [default: self for int4 of models \
+                     with up to 33 million such weights, which lose most by rounding, with fewer \
+                     tokens from 4 million on; else none. bench, which asks for speed alone: none]"
     )]
     pub calibrate: Option<CalibrationSource>,
 
@@ -230,6 +234,8 @@ impl ModelOptions {
 /// What codes are chosen by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationSource {
+    /// Nothing: they are rounded to nearest.
+    Nothing,
     /// What the model itself writes.
     Own,
     /// A file of text.
@@ -238,9 +244,10 @@ pub enum CalibrationSource {
 
 impl From<OsString> for CalibrationSource {
     fn from(argument: OsString) -> CalibrationSource {
-        match argument == "self" {
-            true => CalibrationSource::Own,
-            false => CalibrationSource::Text(argument.into()),
+        match argument.to_str() {
+            Some("self") => CalibrationSource::Own,
+            Some("none") => CalibrationSource::Nothing,
+            _ => CalibrationSource::Text(argument.into()),
         }
     }
 }

@@ -5,7 +5,7 @@ use weir_ir::interpret::{EvalError, EvalFault};
 use weir_ir::ops::TypeError;
 
 use crate::kv::policy::KvError;
-use crate::weights::{CalibrationError, WeightsError};
+use crate::weights::{CalibrationError, NoText, WeightsError};
 
 /// A pass gave up.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,9 @@ pub enum PassError {
     /// The weights cannot be calibrated.
     #[error("--calibrate: {0}")]
     Calibration(#[from] CalibrationError),
+    /// There is no text to calibrate them with.
+    #[error("{0}")]
+    CalibrationText(NoText),
     /// A pass wrote something that the type rules refuse: our bug.
     #[error("internal error: {0}")]
     Type(#[from] TypeError),

@@ -28,7 +28,7 @@ pub struct Setup {
     pub compute: Option<weir::ComputeOption>,
     /// `--weights`, or as in the file.
     pub weights: Option<String>,
-    /// `--calibrate` and `--calibrate-tokens`.
+    /// `--calibrate` and `--calibrate-tokens`; without them codes are rounded to nearest.
     pub calibrate: Option<(weir::CalibrationSource, u32)>,
     /// `--slots`.
     pub slots: u32,
@@ -69,7 +69,7 @@ impl Setup {
             kv_budget: None,
             kv_dtype: self.kv_dtype.into_iter().collect(),
             weights: self.weights.clone(),
-            calibrate,
+            calibrate: calibrate.or(Some(weir::CalibrationSource::Nothing)),
             calibrate_tokens: tokens.unwrap_or(weir::DEFAULT_CALIBRATE_TOKENS),
             compute: self.compute,
             step_rows: 64,

@@ -54,6 +54,7 @@ pub fn trials() -> Vec<Trial> {
     let name = format!("weights/{format}/calibrated-by-itself");
     let how = (CalibrationSource::Own, tokens);
     trials.push(trial(name, move || calibrated(format, how, allowed)));
+    trials.push(trial("weights/int4/unasked".to_owned(), small_models_calibrate_themselves));
     for (format, error, more) in FORMATS {
         trials.push(trial(format!("weights/{format}/systems"), move || systems(format)));
         trials
@@ -130,6 +131,28 @@ fn calibrated(format: &str, how: (CalibrationSource, u32), allowed: f64) -> Resu
     println!("{format}: squared error of the logits {part:.3} of that of rounding to nearest");
     if part > allowed {
         bail!("calibration leaves {part:.3} of the squared error of the logits");
+    }
+    Ok(())
+}
+
+/// Where nobody says what codes are chosen by, those of a small model in int4 are what it chooses by
+/// itself.
+fn small_models_calibrate_themselves() -> Result<()> {
+    let model = root().join("tests/fixtures/onnx/llama-genai-fp32");
+    let folder = tempfile::tempdir()?;
+    let program = |format: &str, calibrate: Option<CalibrationSource>| -> Result<Vec<u8>> {
+        let file = folder.path().join("model");
+        let options =
+            Setup { weights: Some(format.to_owned()), ..Setup::exact(64) }.options(&model);
+        weir::compile_executable(&weir::ModelOptions { calibrate, ..options }, &file)?;
+        Ok(std::fs::read(&file)?)
+    };
+    let by_itself = program("int4", Some(CalibrationSource::Own))?;
+    if program("int4", None)? != by_itself {
+        bail!("int4 is another program without --calibrate than with --calibrate self");
+    }
+    if program("int4", Some(CalibrationSource::Nothing))? == by_itself {
+        bail!("--calibrate none gives the program of --calibrate self");
     }
     Ok(())
 }

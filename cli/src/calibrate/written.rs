@@ -9,21 +9,50 @@
 use std::collections::HashMap;
 
 use weir_abi::HeadResult;
+use weir_passes::weights::RoundedWeights;
 use weir_runtime::{
     Event, Model, Request, RequestId, RuntimeError, RuntimeOptions, SamplingOptions,
 };
 
 use super::{CalibrationText, WINDOW};
 use crate::failure::Failure;
-use crate::options::ModelOptions;
+use crate::options::{DEFAULT_CALIBRATE_TOKENS, ModelOptions};
 
 /// Samples that are written at once.
 const WRITERS: u32 = 16;
+
+/// Products of a weight's number with a token that calibrating costs at most where nobody asked for it:
+/// half a minute on two cores.
+const UNASKED: usize = 1 << 37;
+
+/// Fewer tokens say too little.
+const LEAST_TOKENS: usize = 4096;
+
+/// Bits of codes that are worth a text that nobody asked for: eight bits to nearest lose some tenths of a
+/// percent.
+const UNASKED_BITS: u8 = 4;
 
 /// Tokens that samples have at least in the mean, of so many of them; a model that ends its texts sooner
 /// has nothing to say.
 const LEAST_MEAN: usize = 16;
 const SAMPLES_FOR_MEAN: usize = 64;
+
+/// How many tokens are written for weights where the user has not said what they are chosen by. Small
+/// models lose most by rounding to nearest, and have a text in seconds.
+pub fn tokens_unasked(weights: RoundedWeights) -> Result<u32, Failure> {
+    if weights.least_bits > UNASKED_BITS {
+        let message = format!("{} bits lose little", weights.least_bits);
+        return Err(Failure::usage(message));
+    }
+    let tokens = UNASKED / weights.numbers.max(1);
+    if tokens < LEAST_TOKENS {
+        let millions = weights.numbers / 1_000_000;
+        let message =
+            format!("{millions} million weights take long; --calibrate self chooses codes");
+        return Err(Failure::usage(message));
+    }
+    Ok(u32::try_from(tokens).map_or(DEFAULT_CALIBRATE_TOKENS, |t| t.min(DEFAULT_CALIBRATE_TOKENS)))
+}
 
 /// What is compiled to write: the model in floats, with all rows of a window.
 pub fn writer(options: &ModelOptions, context: u32) -> ModelOptions {
@@ -118,4 +147,22 @@ pub fn write(
 struct Sample {
     window: Vec<u32>,
     has_ended: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_asked_for_takes_half_a_minute_at_most() {
+        let tokens = |numbers, least_bits| tokens_unasked(RoundedWeights { numbers, least_bits });
+        let told = |outcome: Result<u32, Failure>| outcome.unwrap_err().message;
+        assert_eq!(tokens(1, 4).unwrap(), DEFAULT_CALIBRATE_TOKENS);
+        assert_eq!(tokens(4 << 20, 4).unwrap(), DEFAULT_CALIBRATE_TOKENS);
+        assert_eq!(tokens(16 << 20, 4).unwrap(), 8192);
+        assert_eq!(tokens(32 << 20, 4).unwrap(), 4096);
+        let many = "34 million weights take long; --calibrate self chooses codes";
+        assert_eq!(told(tokens(34_000_000, 4)), many);
+        assert_eq!(told(tokens(1, 8)), "8 bits lose little");
+    }
 }

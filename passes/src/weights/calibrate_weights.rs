@@ -12,10 +12,12 @@
 //! product, and its codes give the embeddings too. Tables that are embeddings alone stay rounded to
 //! nearest: a row that is looked up has no inputs that could count more than others.
 
-use weir_ir::{ConstData, Element, Graph, Op};
+use std::collections::BTreeSet;
+
+use weir_ir::{Const, ConstData, Element, Graph, Node, Op};
 
 use super::calibration::walk::{Choice, choose_codes, rounded_products};
-use super::calibration::{Calibration, CalibrationError};
+use super::calibration::{Calibration, CalibrationError, RoundedWeights};
 use super::format_name;
 use crate::error::PassError;
 use crate::registry::Change;
@@ -25,25 +27,58 @@ pub fn run(graph: &mut Graph, calibration: Option<&Calibration>) -> Result<Chang
     let Some(calibration) = calibration else {
         return Ok(Change::default());
     };
-    let products = rounded_products(&graph.main, graph);
-    if products.is_empty() {
-        return Err(nothing(graph).into());
+    match choose(graph, calibration) {
+        Err(error) if !calibration.is_asked_for && is_of_model(&error) => {
+            let notes = vec![format!("rounded to nearest: {error}")];
+            Ok(Change { count: 0, notes })
+        }
+        outcome => outcome,
     }
-    let (chosen, choices) =
-        choose_codes(graph, &products, &calibration.windows, &calibration.watch)?;
+}
+
+/// Whether it is the model that has no calibrated codes, not we that cannot choose them.
+fn is_of_model(error: &PassError) -> bool {
+    matches!(error, PassError::CalibrationText(_) | PassError::Calibration(_))
+}
+
+fn choose(graph: &mut Graph, calibration: &Calibration) -> Result<Change, PassError> {
+    let products = rounded_products(&graph.main, graph);
+    let Some(weights) = counted(graph, &products) else {
+        return match calibration.is_asked_for {
+            true => Err(nothing(graph).into()),
+            false => Ok(Change::default()),
+        };
+    };
+    let windows = calibration.text.windows(weights).map_err(PassError::CalibrationText)?;
+    let (chosen, choices) = choose_codes(graph, &products, &windows, &calibration.watch)?;
     for (constant, weight) in chosen {
         graph.constants[constant] = weight;
     }
     let sum = |of: fn(&Choice) -> f64| choices.iter().map(of).sum::<f64>();
     let (error, plain) = (sum(|choice| choice.error), sum(|choice| choice.plain_error));
     let part = if plain > 0.0 { 100.0 * error / plain } else { 100.0 };
-    let tokens: usize = calibration.windows.iter().map(Vec::len).sum();
-    let windows = calibration.windows.len();
+    let tokens: usize = windows.iter().map(Vec::len).sum();
+    let windows = windows.len();
     let note = format!(
         "on {tokens} tokens in {windows} windows the squared error of the products is {part:.0} % of \
          that of rounding to nearest"
     );
     Ok(Change { count: choices.len(), notes: vec![note] })
+}
+
+/// The weights of these products, each counted once; `None` if there is none.
+fn counted(graph: &Graph, products: &[(Node, Const)]) -> Option<RoundedWeights> {
+    let constants: BTreeSet<Const> = products.iter().map(|(_, constant)| *constant).collect();
+    let weights = constants.into_iter().filter_map(|constant| {
+        let weight = &graph.constants[constant];
+        let Element::Quant(format) = weight.ty.element else { return None };
+        let [outputs, inputs] = weight.matrix()?;
+        Some(RoundedWeights { numbers: outputs * inputs, least_bits: format.bits })
+    });
+    weights.reduce(|all, weight| RoundedWeights {
+        numbers: all.numbers.saturating_add(weight.numbers),
+        least_bits: all.least_bits.min(weight.least_bits),
+    })
 }
 
 /// Why there is nothing to calibrate.

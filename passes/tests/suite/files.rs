@@ -2,7 +2,8 @@
 //! `; ---- after`, and the graph behind it. `BLESS=1` rewrites what stands behind the line.
 //!
 //! A header of directives comes first: `; context = 12`, `; kv = full`, `; max_rows = 4`,
-//! `; weights = int4`, `; calibrate = 1 2 3 | 4 5` (windows of tokens), `; text = 1 2 3 | 4 5` (that keys are measured on). Behind the line the pass's
+//! `; weights = int4`, `; calibrate = 1 2 3 | 4 5` (windows of tokens; `; no_text = why`: nobody asked,
+//! and there are none), `; text = 1 2 3 | 4 5` (that keys are measured on). Behind the line the pass's
 //! notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some
 //! steps, and must give the same logits, to 1e-5 or the header's `; tolerance`.
 
@@ -16,7 +17,7 @@ use weir_ir::{CacheFormat, Graph, RowFormats};
 use weir_passes::Options;
 use weir_passes::kv::policy::KvOptions;
 use weir_passes::registry::PASSES;
-use weir_passes::weights::{Calibration, Watch, WeightChoice};
+use weir_passes::weights::{Calibration, TextSource, Watch, WeightChoice};
 
 const AFTER: &str = "; ---- after";
 
@@ -53,8 +54,15 @@ fn directives(text: &str) -> (Options, f32) {
             ("kv", value) => options.kv = KvOptions::parse(value).unwrap(),
             ("text", value) => options.key_text = windows(value),
             ("calibrate", value) => {
-                let windows = windows(value);
-                options.calibration = Some(Calibration { windows, watch: Watch::default() });
+                let text = TextSource::fixed(windows(value));
+                let watch = Watch::default();
+                options.calibration = Some(Calibration { text, is_asked_for: true, watch });
+            }
+            ("no_text", why) => {
+                let why = why.to_owned();
+                let text = TextSource::new(move |_| Err(why.clone().into()));
+                let watch = Watch::default();
+                options.calibration = Some(Calibration { text, is_asked_for: false, watch });
             }
             ("kv_dtype", value) => {
                 // The ring's, then the block's.

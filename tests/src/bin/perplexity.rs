@@ -34,6 +34,9 @@ struct Arguments {
     /// And once more, calibrated with what the model writes itself
     #[arg(long)]
     calibrate_self: bool,
+    /// Tokens to calibrate with
+    #[arg(long, default_value_t = weir::DEFAULT_CALIBRATE_TOKENS)]
+    calibrate_tokens: u32,
     /// Number formats of the cache; what suits the products unless given
     #[arg(long, value_enum, value_delimiter = ',')]
     kv_dtype: Vec<weir::KvTypeOption>,
@@ -66,12 +69,13 @@ fn main() -> Result<()> {
                 None => "",
                 Some(CalibrationSource::Text(_)) => "calibrated",
                 Some(CalibrationSource::Own) => "by itself",
+                Some(CalibrationSource::Nothing) => "to nearest",
             };
             let setup = Setup {
                 compute: arguments.compute,
                 kv_dtype,
                 weights: Some(format.clone()),
-                calibrate: calibrate.map(|source| (source, weir::DEFAULT_CALIBRATE_TOKENS)),
+                calibrate: calibrate.map(|source| (source, arguments.calibrate_tokens)),
                 ..Setup::exact(arguments.context)
             };
             let model = setup.load(&arguments.model)?;

@@ -11,16 +11,64 @@ pub mod walk;
 #[cfg(test)]
 mod tests;
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 /// What weights are calibrated with.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// Tokens of text; each window is the beginning of a sequence.
-    pub windows: Vec<Vec<u32>>,
+    /// Where the text comes from.
+    pub text: TextSource,
+    /// Whether the user asked for it. What stands in the way is an error then, and else the reason for
+    /// which weights stay rounded to nearest.
+    pub is_asked_for: bool,
     /// Is told how far the work has come.
     pub watch: Watch,
+}
+
+/// Tokens of text; each window is the beginning of a sequence.
+pub type Windows = Vec<Vec<u32>>;
+
+/// Why there is no text.
+pub type NoText = Box<dyn Error + Send + Sync>;
+
+/// Gives a text when it is known what it is for.
+#[derive(Clone)]
+pub struct TextSource(Arc<dyn Fn(RoundedWeights) -> Result<Windows, NoText> + Send + Sync>);
+
+/// The weights that codes are to be chosen for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundedWeights {
+    /// How many numbers they have.
+    pub numbers: usize,
+    /// Bits of the shortest codes among them.
+    pub least_bits: u8,
+}
+
+impl TextSource {
+    /// Calls a function.
+    pub fn new(
+        text: impl Fn(RoundedWeights) -> Result<Windows, NoText> + Send + Sync + 'static,
+    ) -> TextSource {
+        TextSource(Arc::new(text))
+    }
+
+    /// Always the same text.
+    pub fn fixed(windows: Windows) -> TextSource {
+        TextSource::new(move |_| Ok(windows.clone()))
+    }
+
+    /// The text for these weights.
+    pub fn windows(&self, weights: RoundedWeights) -> Result<Windows, NoText> {
+        (self.0)(weights)
+    }
+}
+
+impl fmt::Debug for TextSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TextSource")
+    }
 }
 
 /// Is told how many weights of how many are done.
