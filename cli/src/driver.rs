@@ -227,6 +227,7 @@ fn work_facts(work: ModelWork) -> WorkFacts {
         integer_operations: kernel.integer_operations,
         tile_operations: kernel.tile_operations,
         float_operations: kernel.float_operations,
+        bf16_operations: kernel.bf16_operations,
         attended_integer_operations: kernel.attended_integer_operations,
         attended_float_operations: kernel.attended_float_operations,
     };

@@ -51,6 +51,8 @@ pub struct KernelWork {
     pub tile_operations: u64,
     /// Operations on floats, per row.
     pub float_operations: u64,
+    /// Of these, products of bf16 with bf16.
+    pub bf16_operations: u64,
     /// Operations on integers, per row and cache row that it attends to.
     pub attended_integer_operations: u64,
     /// Operations on floats, per row and cache row that it attends to.
@@ -97,6 +99,7 @@ fn product_work(spec: &MatmulSpec, what: &str) -> KernelWork {
         call_bytes: layout.bytes() as u64,
         integer_operations: if is_integer { operations } else { 0 },
         float_operations: if is_integer { 0 } else { operations },
+        bf16_operations: if spec.is_all_bf16() { operations } else { 0 },
         // As the plan has it, which is how AMX's kernels are.
         tile_operations: if spec.in_bf16 { operations } else { 0 },
         ..KernelWork::default()

@@ -81,6 +81,8 @@ pub struct KernelFacts {
     pub tile_operations: u64,
     /// Operations on floats per row.
     pub float_operations: u64,
+    /// Of these, products of bf16 with bf16.
+    pub bf16_operations: u64,
     /// Operations on integers, per row and cache row that it attends to.
     pub attended_integer_operations: u64,
     /// Operations on floats, per row and cache row that it attends to.

@@ -17,9 +17,10 @@ pub fn supports(level: IsaLevel) -> bool {
     match level {
         IsaLevel::Portable | IsaLevel::Avx2 => has_x86_64_v3(),
         IsaLevel::AvxVnni => has_x86_64_v3() && has_avx_vnni(),
-        IsaLevel::Avx512 | IsaLevel::Avx512Pairs => has_x86_64_v3() && has_avx512(),
+        IsaLevel::Avx512 => has_x86_64_v3() && has_avx512(),
+        IsaLevel::Avx512Pairs => supports(IsaLevel::Avx512) && has_bf16(),
         // Tiles' frames are AVX-512.
-        IsaLevel::Amx => supports(IsaLevel::Avx512) && may_use_tiles(),
+        IsaLevel::Amx => supports(IsaLevel::Avx512Pairs) && may_use_tiles(),
     }
 }
 
@@ -266,8 +267,11 @@ fn choose(
         return Ok(index);
     }
     let reason = match asked {
-        IsaLevel::Amx if supports(IsaLevel::Avx512) => {
+        IsaLevel::Amx if supports(IsaLevel::Avx512Pairs) => {
             ", or its system does not let this program use it".to_owned()
+        }
+        IsaLevel::Avx512Pairs | IsaLevel::Amx if supports(IsaLevel::Avx512) => {
+            ": it lacks avx512bf16".to_owned()
         }
         IsaLevel::Avx512 | IsaLevel::Avx512Pairs => {
             format!(": it lacks {}", missing_avx512().join(", "))

@@ -49,6 +49,8 @@ pub struct Peaks {
     pub integer: Rate,
     /// Operations in tiles of bf16; 0 where the level has none.
     pub tiles: Rate,
+    /// Operations on pairs of bf16, in vectors or tiles; 0 where the level has none.
+    pub bf16: Rate,
 }
 
 impl Peaks {
@@ -60,6 +62,7 @@ impl Peaks {
             float: better(self.float, other.float),
             integer: better(self.integer, other.integer),
             tiles: better(self.tiles, other.tiles),
+            bf16: better(self.bf16, other.bf16),
         }
     }
 }
@@ -114,15 +117,19 @@ impl<'a> Prober<'a> {
     pub fn peaks(&mut self, level: IsaLevel) -> Result<Peaks, RuntimeError> {
         let memory = memory_to_read()?;
         let (float, integer) = level_probes(level);
-        Ok(Peaks {
-            read: self.read(&memory, BEYOND_CACHES)?,
-            float: self.arithmetic(float)?,
-            integer: self.arithmetic(integer)?,
-            tiles: match level {
-                IsaLevel::Amx => self.arithmetic(Probe::Bf16Tiles)?,
-                _ => Rate::default(),
-            },
-        })
+        let read = self.read(&memory, BEYOND_CACHES)?;
+        let [float, integer] = [self.arithmetic(float)?, self.arithmetic(integer)?];
+        let none = Rate::default();
+        // What AMX's vectors compute of bf16 is measured by its tiles, which could.
+        let (tiles, bf16) = match level {
+            IsaLevel::Amx => {
+                let tiles = self.arithmetic(Probe::Bf16Tiles)?;
+                (tiles, tiles)
+            }
+            IsaLevel::Avx512Pairs => (none, self.arithmetic(Probe::Bf16Dots512)?),
+            _ => (none, none),
+        };
+        Ok(Peaks { read, float, integer, tiles, bf16 })
     }
 
     /// Seconds of one run.

@@ -24,6 +24,8 @@ pub struct Work {
     pub tile_operations: u64,
     /// Multiplications and additions of floats.
     pub float_operations: u64,
+    /// Of these, products of bf16 with bf16.
+    pub bf16_operations: u64,
 }
 
 impl AddAssign for Work {
@@ -32,6 +34,7 @@ impl AddAssign for Work {
         self.integer_operations += other.integer_operations;
         self.tile_operations += other.tile_operations;
         self.float_operations += other.float_operations;
+        self.bf16_operations += other.bf16_operations;
     }
 }
 
@@ -78,6 +81,7 @@ impl Load {
             tile_operations: self.tile_rows * kernel.tile_operations,
             float_operations: self.rows * kernel.float_operations
                 + self.attended * kernel.attended_float_operations,
+            bf16_operations: self.rows * kernel.bf16_operations,
         }
     }
 
@@ -324,6 +328,7 @@ mod tests {
             integer_operations: 7,
             tile_operations: 6,
             float_operations: 5,
+            bf16_operations: 3,
             attended_integer_operations: 4,
             attended_float_operations: 2,
         };
@@ -333,6 +338,7 @@ mod tests {
             integer_operations: 21 + 68,
             tile_operations: 0,
             float_operations: 15 + 34,
+            bf16_operations: 9,
         };
         assert_eq!(load.work(&kernel), expected);
         let many = Load::of(2, 2 * TILE_ROWS);

@@ -96,12 +96,12 @@ pub fn pack_dense(
                     let is_f16 = layout.format == WeightFormat::F16;
                     for (pair, values) in row.chunks(2).enumerate() {
                         for (half, value) in values.iter().enumerate() {
-                            let at = (pair * GROUP + lane) * 4 + half * 2;
-                            let bits = if is_f16 {
-                                half::f16::from_f32(*value).to_bits()
+                            let (half, bits) = if is_f16 {
+                                (half, half::f16::from_f32(*value).to_bits())
                             } else {
-                                half::bf16::from_f32(*value).to_bits()
+                                (1 - half, half::bf16::from_f32(*value).to_bits())
                             };
+                            let at = (pair * GROUP + lane) * 4 + half * 2;
                             bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
                         }
                     }

@@ -228,7 +228,9 @@ impl PackedLayout {
         let unit = |row: usize| (row * GROUP + lane) * 4;
         match self.format {
             WeightFormat::F32 => (group + unit(k), 0),
-            WeightFormat::F16 | WeightFormat::Bf16 => (group + unit(k / 2), 16 * (k % 2) as u32),
+            WeightFormat::F16 => (group + unit(k / 2), 16 * (k % 2) as u32),
+            // `vdpbf16ps` begins with the upper half.
+            WeightFormat::Bf16 => (group + unit(k / 2), 16 - 16 * (k % 2) as u32),
             WeightFormat::Int8(blocks) => {
                 let at = k % blocks.block;
                 let codes = group + k / blocks.block * self.block_bytes() + self.codes_offset();

@@ -128,9 +128,10 @@ pub enum IsaLevel {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512 = 3,
     /// The same instructions in an order of their own, for processors that add bytes in units apart
-    /// from those that multiply (AMD's): many rows of int4 are summed in pairs. Same bits.
+    /// from those that multiply (AMD's): many rows of int4 are summed in pairs. And BF16, by which
+    /// products of bf16 are computed. Same bits but for numbers below 2⁻¹²⁶ in products of bf16.
     Avx512Pairs = 4,
-    /// AVX-512 with AMX tiles of bytes and bf16, which a program asks its system for.
+    /// AVX-512 with BF16, and AMX tiles of bytes and bf16, which a program asks its system for.
     Amx = 5,
 }
 

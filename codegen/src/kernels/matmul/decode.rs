@@ -46,7 +46,7 @@ pub(super) fn element(b: &mut Body<'_>, format: WeightFormat, unit: Value, index
             b.half_to_float(half)
         }
         WeightFormat::Bf16 => {
-            let bits = if index == 0 {
+            let bits = if index == 1 {
                 let sixteen = b.int32(16);
                 b.ins().ishl(unit, sixteen)
             } else {

@@ -57,7 +57,7 @@ mod tests;
 use avx2::Products;
 use avx512::ManyRows;
 
-pub use quantise::{Activation, Scaling, emit_quantise};
+pub use quantise::{Activation, Halves, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
     BEGIN, EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS,
     PAIRS_BEGIN, POWER_CARRY, POWER_INVERSE, POWER_LOWERED, TO_ANCHOR, UNITS, VALUE_ORDER,
@@ -68,7 +68,7 @@ pub use row::emit_unpack_row;
 use weir_abi::IsaLevel;
 
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, Signature, signature};
-use crate::pack::{Blocks, GROUP, PackedLayout};
+use crate::pack::{Blocks, GROUP, PackedLayout, WeightFormat};
 
 /// Groups of channels that the widest tile of any level has: a part of a product is best a multiple.
 pub const TOGETHER: usize = 4;
@@ -119,6 +119,11 @@ impl Compute {
     }
 }
 
+/// Whether a level's processors all have `vdpbf16ps`.
+fn has_pair_products(level: IsaLevel) -> bool {
+    matches!(level, IsaLevel::Avx512Pairs | IsaLevel::Amx)
+}
+
 /// What a matrix product computes: shapes, format, arithmetic, epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatmulSpec {
@@ -134,7 +139,8 @@ pub struct MatmulSpec {
     pub input_stride: usize,
     /// Floats from one output row to the next.
     pub output_stride: usize,
-    /// Whether input rows have their values in bf16 beside the codes: see [`MatmulSpec::at`].
+    /// Whether input rows have their values in bf16, beside the codes of int8 or instead of the f32 of
+    /// bf16: see [`MatmulSpec::at`].
     pub in_bf16: bool,
 }
 
@@ -154,7 +160,14 @@ impl MatmulSpec {
 
     /// The same product with input rows as a level's kernel reads them.
     pub fn at(self, level: IsaLevel) -> Self {
-        Self { in_bf16: level == IsaLevel::Amx && amx::multiplies_values(&self), ..self }
+        let in_tiles = level == IsaLevel::Amx && amx::multiplies_values(&self);
+        let in_pairs = has_pair_products(level) && self.is_all_bf16();
+        Self { in_bf16: in_tiles || in_pairs, ..self }
+    }
+
+    /// Whether both factors are bf16.
+    pub fn is_all_bf16(&self) -> bool {
+        (self.layout.format, self.compute) == (WeightFormat::Bf16, Compute::Bf16)
     }
 
     /// Whether kernels for this specification exist, and if not why.
@@ -232,8 +245,11 @@ impl MatmulSpec {
     }
 
     /// The level whose code computes this specification on `level`: AVX-VNNI, AVX-512 in pairs and AMX
-    /// have integer products of their own.
+    /// have integer products of their own, and the latter two share those of pairs of bf16.
     fn version(&self, level: IsaLevel) -> IsaLevel {
+        if self.in_bf16 && self.is_all_bf16() {
+            return IsaLevel::Avx512Pairs;
+        }
         match (level, self.compute) {
             (IsaLevel::AvxVnni, Compute::F32 | Compute::Bf16) => IsaLevel::Avx2,
             (IsaLevel::Avx512Pairs, Compute::F32 | Compute::Bf16) => IsaLevel::Avx512,

@@ -49,14 +49,15 @@
 //! integer sums then begin with the record's last number, −Σ (a₁ + 128) a₂ over these eights − 8 Σ a
 //! over the rest.
 //!
-//! `Bf16`: values rounded to nearest even with 8 bits, kept as f32.
+//! `Bf16`: values rounded to nearest even with 8 bits, kept as f32; or two of them in 32 bits, the first
+//! in the upper half, where `vdpbf16ps` multiplies them with weights of bf16 (an odd one with nothing).
 
 use weir_abi::IsaLevel;
 
-use super::{Compute, MatmulSpec};
+use super::{Compute, MatmulSpec, has_pair_products};
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FloatCC, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Lanes,
-    POINTER, Value, signature,
+    POINTER, Value, signature, types,
 };
 use crate::pack::{Blocks, ScaleType, WeightFormat, ZeroPoint};
 
@@ -155,15 +156,28 @@ impl Form {
     }
 }
 
+/// How values rounded to bf16 lie in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Halves {
+    /// As f32.
+    Floats,
+    /// As f32, for products that levels with `vdpbf16ps` have in pairs.
+    FloatsOrPairs,
+    /// In pairs of 32 bits.
+    Pairs,
+}
+
 /// Form of a kernel's input rows, if they are not the f32 rows themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// Rounded to bf16, in f32.
+    /// Rounded to bf16.
     Bf16 {
         /// K.
         reduction: usize,
         /// Floats from one row of the quantiser's input to the next.
         input_stride: usize,
+        /// How the values lie.
+        halves: Halves,
     },
     /// Signed bytes with scale and sum per block.
     Int8 {
@@ -211,7 +225,14 @@ impl Activation {
                 Some(Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 })
             }
             _ if spec.compute == Compute::F32 => None,
-            _ => Some(Activation::Bf16 { reduction, input_stride }),
+            _ => {
+                let halves = match spec.layout.format {
+                    WeightFormat::Bf16 if spec.in_bf16 => Halves::Pairs,
+                    WeightFormat::Bf16 => Halves::FloatsOrPairs,
+                    _ => Halves::Floats,
+                };
+                Some(Activation::Bf16 { reduction, input_stride, halves })
+            }
         }
     }
 
@@ -227,8 +248,14 @@ impl Activation {
 
     /// The rows that a level's kernels make and read.
     pub fn at(mut self, level: IsaLevel) -> Self {
-        if let (Some(form), Activation::Int8 { in_bf16, .. }) = (self.form(), &mut self) {
-            *in_bf16 = form.at(level).in_bf16;
+        match (self.form(), &mut self) {
+            (Some(form), Activation::Int8 { in_bf16, .. }) => *in_bf16 = form.at(level).in_bf16,
+            (_, Activation::Bf16 { halves, .. })
+                if *halves == Halves::FloatsOrPairs && has_pair_products(level) =>
+            {
+                *halves = Halves::Pairs;
+            }
+            _ => {}
         }
         self
     }
@@ -238,6 +265,7 @@ impl Activation {
     /// few sets of the cache.
     pub fn row_bytes(self) -> usize {
         let bytes = match self {
+            Activation::Bf16 { reduction, halves: Halves::Pairs, .. } => reduction.div_ceil(2) * 4,
             Activation::Bf16 { reduction, .. } => reduction * 4,
             Activation::Int8 { blocks, block, scaling, in_bf16, .. } => {
                 blocks * Form { block, scaling, in_bf16 }.record_bytes()
@@ -257,8 +285,9 @@ impl Activation {
     /// Symbol of the quantiser.
     pub fn symbol(self) -> String {
         match self {
-            Activation::Bf16 { reduction, input_stride } => {
-                format!("quantise-bf16-{reduction}-x{input_stride}")
+            Activation::Bf16 { reduction, input_stride, halves } => {
+                let pairs = if halves == Halves::Pairs { "-pairs" } else { "" };
+                format!("quantise-bf16{pairs}-{reduction}-x{input_stride}")
             }
             Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 } => {
                 let values = if in_bf16 { "-bf16" } else { "" };
@@ -287,10 +316,19 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
         for_rows(b, [begin, end], activation.items_per_row(), |b, row, [first, last]| {
             let to = b.element(output, row, activation.row_bytes() as i64);
             match activation {
-                Activation::Bf16 { reduction, input_stride } => {
+                Activation::Bf16 { reduction, input_stride, halves } => {
                     let from = b.element(input, row, input_stride as i64 * 4);
                     b.for_range(first, last, 1, |b, part| {
-                        round_chunk(b, from, to, part, reduction);
+                        let begin = b.mul_const(part, CHUNK as i64);
+                        let limit = b.int(reduction as i64);
+                        let end = b.add_const(begin, CHUNK as i64);
+                        let end = b.min(end, limit);
+                        match halves {
+                            Halves::Pairs => round_pairs(b, from, to, [begin, end], reduction),
+                            Halves::Floats | Halves::FloatsOrPairs => {
+                                round_floats(b, from, to, [begin, end]);
+                            }
+                        }
                     });
                 }
                 Activation::Int8 { reduction, block, input_stride, scaling, in_bf16, .. } => {
@@ -351,17 +389,62 @@ pub(in crate::kernels) fn for_rows(
     });
 }
 
-fn round_chunk(b: &mut Body<'_>, from: Value, to: Value, part: Value, reduction: usize) {
-    let begin = b.mul_const(part, CHUNK as i64);
-    let limit = b.int(reduction as i64);
-    let end = b.add_const(begin, CHUNK as i64);
-    let end = b.min(end, limit);
+fn round_floats(b: &mut Body<'_>, from: Value, to: Value, [begin, end]: [Value; 2]) {
     b.for_lanes(begin, end, |b, index, lanes| {
         let from = b.element(from, index, 4);
         let to = b.element(to, index, 4);
         let x = b.load(lanes.float(), from, 0);
         let rounded = b.round_to_bf16(x);
         b.store(rounded, to, 0);
+    });
+}
+
+/// Of a row of `reduction` elements those from `begin`, a multiple of four, on.
+fn round_pairs(
+    b: &mut Body<'_>,
+    from: Value,
+    to: Value,
+    [begin, end]: [Value; 2],
+    reduction: usize,
+) {
+    let whole = b.ins().band_imm_s(end, -4);
+    b.for_range(begin, whole, 4, |b, index| {
+        let from = b.element(from, index, 4);
+        let to = b.element(to, index, 2);
+        let x = b.load(LANES, from, 0);
+        let rounded = b.round_to_bf16(x);
+        // Two values in 64 bits, the first in the lower half of these.
+        let values = b.bitcast(types::I64X2, rounded);
+        let forty_eight = b.int32(48);
+        let second = b.ins().ushr(values, forty_eight);
+        let pairs = b.ins().bor(values, second);
+        for pair in 0..2 {
+            let pair_of = b.lane(pairs, pair);
+            let bits = b.ins().ireduce(INT, pair_of);
+            b.store(bits, to, i32::from(pair) * 4);
+        }
+    });
+    let rest = reduction % 4;
+    if rest == 0 {
+        return;
+    }
+    let is_last = b.compare_const(IntCC::Equal, end, reduction as i64);
+    b.if_then(is_last, |b| {
+        for first in (reduction - rest..reduction).step_by(2) {
+            let value = |b: &mut Body<'_>, k: usize| {
+                let x = b.load(FLOAT, from, k as i32 * 4);
+                let rounded = b.round_to_bf16(x);
+                b.bitcast(INT, rounded)
+            };
+            let mut pair = value(b, first);
+            if first + 1 < reduction {
+                let second = value(b, first + 1);
+                let sixteen = b.int32(16);
+                let second = b.ins().ushr(second, sixteen);
+                pair = b.ins().bor(pair, second);
+            }
+            b.store(pair, to, first as i32 * 2);
+        }
     });
 }
 

@@ -28,7 +28,7 @@ fn check_all(spec: MatmulSpec) {
     spec.supported().unwrap();
     for level in IsaLevel::ALL {
         if runs(level) {
-            let case = Case::new(spec, level);
+            let case = Case::new(spec.at(level), level);
             for rows in [1, 2, 3, 4, 5, 7, 8, 15, 27] {
                 case.check(rows, 1);
             }
@@ -57,6 +57,48 @@ fn halves_and_bf16_activations_are_bit_equal() {
             let layout = PackedLayout { channels, reduction, format };
             check_all(MatmulSpec::new(layout, Compute::Bf16));
             check_all(MatmulSpec::new(layout, Compute::F32));
+        }
+    }
+}
+
+/// The rounded rows that a plan has for all levels are, on each, those that its product reads, and have
+/// room for them.
+#[test]
+fn rows_of_bf16_are_what_products_read() {
+    for (format, paired) in [(WeightFormat::Bf16, true), (WeightFormat::F16, false)] {
+        let layout = PackedLayout { channels: 16, reduction: 301, format };
+        let spec = MatmulSpec::new(layout, Compute::Bf16);
+        let planned = spec.activation().unwrap();
+        for level in IsaLevel::ALL {
+            let read = spec.at(level).activation().unwrap();
+            assert_eq!(planned.at(level), read);
+            assert!(read.row_bytes() <= planned.row_bytes());
+            let has_pairs = paired && level >= IsaLevel::Avx512Pairs;
+            let is_paired = matches!(read, Activation::Bf16 { halves: Halves::Pairs, .. });
+            assert_eq!(is_paired, has_pairs, "{}", level.name());
+        }
+    }
+}
+
+/// Products of pairs, by the machine where it has them and in the instruction interpreter: every number of
+/// rows that tiles divide otherwise, a last element without another, bias and residual, and numbers that
+/// are taken for zero.
+#[test]
+fn pairs_of_bf16_are_bit_equal() {
+    let level = IsaLevel::Avx512Pairs;
+    for (channels, reduction) in [(16, 8), (37, 19), (50, 130), (70, 1)] {
+        let layout = PackedLayout { channels, reduction, format: WeightFormat::Bf16 };
+        let plain = MatmulSpec::new(layout, Compute::Bf16).at(level);
+        assert!(plain.symbol(IsaLevel::Amx).ends_with("-avx512-pairs"));
+        for spec in [plain, MatmulSpec { bias: true, residual: true, ..plain }] {
+            let mut cases = vec![Case::interpreted(spec, level)];
+            cases.extend(runs(level).then(|| Case::new(spec, level)));
+            for mut case in cases {
+                (1..=26).for_each(|rows| case.check(rows, 1));
+                case.check(9, 3);
+                case.hard = &[1e-39, -1e-40, 0.0, 1.2e-38, -1e-38, 3e-39];
+                (1..=26).for_each(|rows| case.check(rows, 2));
+            }
         }
     }
 }
@@ -197,7 +239,7 @@ fn hard_activations_are_treated_alike_on_all_levels() {
         let layout = PackedLayout { channels: 37, reduction: 70, format };
         let spec = MatmulSpec::new(layout, compute);
         for level in IsaLevel::ALL.into_iter().filter(|level| runs(*level)) {
-            let mut case = Case::new(spec, level);
+            let mut case = Case::new(spec.at(level), level);
             for hard in [&TINY[..], &HUGE, &INFINITE] {
                 case.hard = hard;
                 for rows in [1, 2, 14] {

@@ -95,9 +95,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A product as the level has it whose rounded rows are the longest.
+    /// A product as the level has it whose rounded rows are the longest: pairs of bf16 are half as long as
+    /// floats.
     fn longest(&self, spec: MatmulSpec) -> MatmulSpec {
-        if self.cx.has_tiles { spec.at(IsaLevel::Amx) } else { spec }
+        if self.cx.has_tiles && !spec.is_all_bf16() { spec.at(IsaLevel::Amx) } else { spec }
     }
 
     /// The rounded rows of a value, made once for all products that take them.

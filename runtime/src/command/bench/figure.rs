@@ -114,7 +114,13 @@ impl Figure {
             "kv_dtype": label.kv_dtype,
         });
         if let Some(Measured { seconds, work, share_read, share_peak, peaks }) = self.measured {
-            let Work { bytes, integer_operations, tile_operations, float_operations } = work;
+            let Work {
+                bytes,
+                integer_operations,
+                tile_operations,
+                float_operations,
+                bf16_operations,
+            } = work;
             line["share_read"] = round(share_read).into();
             line["share_peak"] = round(share_peak).into();
             line["seconds"] = ((seconds * 1e7).round() / 1e7).into();
@@ -127,6 +133,10 @@ impl Figure {
             if peaks.tiles.best > 0.0 {
                 line["bf16_tile_operations"] = tile_operations.into();
                 line["bf16_tile_peak_gop_s"] = round(peaks.tiles.best / 1e9).into();
+            }
+            if peaks.bf16.best > 0.0 {
+                line["bf16_operations"] = bf16_operations.into();
+                line["bf16_peak_gop_s"] = round(peaks.bf16.best / 1e9).into();
             }
         }
         self.speedup.iter().for_each(|speedup| speedup.tell(&mut line));

@@ -302,9 +302,11 @@ impl Measured {
     pub fn new(seconds: f64, work: Work, peaks: &Peaks) -> Measured {
         let part = |amount: u64, rate: f64| if amount == 0 { 0.0 } else { amount as f64 / rate };
         let in_tiles = if peaks.tiles.best > 0.0 { work.tile_operations } else { 0 };
+        let in_bf16 = if peaks.bf16.best > 0.0 { work.bf16_operations } else { 0 };
         let computing = part(work.integer_operations - in_tiles, peaks.integer.best)
             + part(in_tiles, peaks.tiles.best)
-            + part(work.float_operations, peaks.float.best);
+            + part(work.float_operations - in_bf16, peaks.float.best)
+            + part(in_bf16, peaks.bf16.best);
         Measured {
             seconds,
             work,
@@ -349,6 +351,7 @@ impl Runs {
                 integer_operations: work.integer_operations / count,
                 tile_operations: work.tile_operations / count,
                 float_operations: work.float_operations / count,
+                bf16_operations: work.bf16_operations / count,
             };
             let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
             Some(Measured::new(median(&mut seconds), mean, peaks))
@@ -422,14 +425,22 @@ mod tests {
     #[test]
     fn shares_are_parts_of_the_time() {
         let rate = |best| Rate { best, median: best };
-        let tiles = rate(0.0);
-        let peaks = Peaks { read: rate(10.0), float: rate(4.0), integer: rate(8.0), tiles };
-        let work =
-            Work { bytes: 5, integer_operations: 4, tile_operations: 2, float_operations: 1 };
+        let none = rate(0.0);
+        let (read, float, integer) = (rate(10.0), rate(4.0), rate(8.0));
+        let peaks = Peaks { read, float, integer, tiles: none, bf16: none };
+        let work = Work {
+            bytes: 5,
+            integer_operations: 4,
+            tile_operations: 2,
+            float_operations: 1,
+            bf16_operations: 1,
+        };
         let measured = Measured::new(1.0, work, &peaks);
         assert_eq!((measured.share_read, measured.share_peak), (0.5, 0.75));
         let measured = Measured::new(1.0, work, &Peaks { tiles: rate(4.0), ..peaks });
         assert_eq!(measured.share_peak, 0.25 + 0.5 + 0.25);
+        let measured = Measured::new(1.0, work, &Peaks { bf16: rate(8.0), ..peaks });
+        assert_eq!(measured.share_peak, 0.5 + 0.125);
         assert_eq!(median(&mut [3.0, 1.0]), 2.0);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
     }

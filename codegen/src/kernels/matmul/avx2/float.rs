@@ -127,7 +127,7 @@ impl Avx2<'_> {
         let format = self.spec.layout.format;
         match format {
             WeightFormat::F32 => code.vmovups(weight, at),
-            WeightFormat::Bf16 if element == 0 => {
+            WeightFormat::Bf16 if element == 1 => {
                 code.vmovdqu(weight, at)?;
                 code.vpslld(weight, weight, 16)
             }

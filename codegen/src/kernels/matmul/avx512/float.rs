@@ -110,7 +110,7 @@ impl Avx512<'_> {
         let format = self.spec.layout.format;
         match format {
             WeightFormat::F32 => code.vmovups(weight, at),
-            WeightFormat::Bf16 if element == 0 => code.vpslld(weight, at, 16),
+            WeightFormat::Bf16 if element == 1 => code.vpslld(weight, at, 16),
             WeightFormat::Bf16 => code.vpandd(weight, MASK, at),
             WeightFormat::F16 => {
                 code.vcvtph2ps(weight, ymmword_ptr(WEIGHTS + offset))?;

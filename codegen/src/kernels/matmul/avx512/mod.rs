@@ -6,6 +6,7 @@
 
 mod float;
 mod grid;
+mod halves;
 mod integer;
 mod paired;
 mod panel;
@@ -124,6 +125,8 @@ impl Version for Avx512<'_> {
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
         if self.spec.compute.is_integer() {
             self.integer_sums(code, shape)?;
+        } else if self.spec.in_bf16 {
+            self.pair_sums(code, shape)?;
         } else {
             self.float_sums(code, shape)?;
         }

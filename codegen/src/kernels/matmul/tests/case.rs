@@ -90,9 +90,24 @@ fn quantise_model(
     (codes, scale, sum)
 }
 
+/// A number as `vdpbf16ps` takes it and gives it.
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+}
+
+/// The chain of products of pairs of bf16, k ascending.
+pub(super) fn chain_of_pairs(factors: impl IntoIterator<Item = (f32, f32)>) -> f32 {
+    factors.into_iter().fold(0.0, |sum, (x, w)| flushed(flushed(x).mul_add(flushed(w), sum)))
+}
+
 /// One output by the specification in the module's header.
 fn model(spec: &MatmulSpec, packed: &[u8], x: &[f32], channel: usize) -> f32 {
     let layout = spec.layout;
+    if spec.in_bf16 && spec.is_all_bf16() {
+        let rounded = x.iter().map(|x| half::bf16::from_f32(*x).to_f32());
+        let weights = (0..layout.reduction).map(|k| layout.value(packed, channel, k));
+        return chain_of_pairs(rounded.zip(weights));
+    }
     let mut sum = 0.0f32;
     match spec.activation() {
         None | Some(Activation::Bf16 { .. }) => {

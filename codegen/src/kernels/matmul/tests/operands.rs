@@ -1,5 +1,6 @@
 //! Random operands of a product and what double precision makes of them.
 
+use super::case::chain_of_pairs;
 use crate::kernels::matmul::*;
 use crate::kernels::tests::Random;
 use weir_ir::quantise::{short_scale, unit_of_scales};
@@ -57,6 +58,7 @@ impl Numbers {
 }
 
 /// A weight as its source has it, already in numbers that the format holds.
+#[derive(Clone)]
 pub(super) struct Weight {
     layout: PackedLayout,
     /// Elements of dense formats.
@@ -205,9 +207,20 @@ impl Activations {
                 let values = input.iter().map(|x| f64::from(*x)).collect();
                 Activations { values, blocks: Vec::new() }
             }
-            Some(Activation::Bf16 { .. }) => {
+            Some(Activation::Bf16 { halves, .. }) => {
+                let is_paired = halves == Halves::Pairs;
+                if is_paired && !input.len().is_multiple_of(2) {
+                    assert_eq!(word(2 * input.len() - 2)[..2], [0, 0], "beside the last element");
+                }
                 let value = |(k, x): (usize, &f32)| {
-                    let got = f32::from_le_bytes(word(4 * k));
+                    let got = match is_paired {
+                        // The first of a pair is its upper half.
+                        true => {
+                            u32::from_le_bytes(word(4 * (k / 2))) << (16 * (k % 2)) & 0xffff_0000
+                        }
+                        false => u32::from_le_bytes(word(4 * k)),
+                    };
+                    let got = f32::from_bits(got);
                     let expected = half::bf16::from_f32(*x).to_f32();
                     assert_eq!(got.to_bits(), expected.to_bits(), "{x:e} in bf16");
                     f64::from(got)
@@ -323,6 +336,17 @@ impl Oracle<'_> {
     pub(super) fn new<'a>(spec: &'a MatmulSpec, weight: &'a Weight) -> Oracle<'a> {
         let rows = (0..spec.layout.channels).map(|channel| weight.exact(channel)).collect();
         Oracle { name: String::new(), spec, weight, rows }
+    }
+
+    /// Fails if an output is not the chain of products of pairs.
+    pub(super) fn check_pairs(&self, x: &Activations, channel: usize, added: Added, got: f32) {
+        let factors = x.values.iter().zip(&self.rows[channel]);
+        let sum = chain_of_pairs(factors.map(|(x, w)| (*x as f32, *w as f32)));
+        let [bias, residual] = added;
+        let expected = if self.spec.bias { sum + bias } else { sum };
+        let expected = if self.spec.residual { expected + residual } else { expected };
+        let is_equal = got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
+        assert!(is_equal, "{}: channel {channel} is {got:e}, not {expected:e}", self.name);
     }
 
     /// Fails if an output is not what the module's header says of these activations. Where a sum may

@@ -110,11 +110,12 @@ fn specification(random: &mut Random, kind: &str, compute: Compute, rows: Rows) 
         output_stride: channels + beside(random),
         ..MatmulSpec::new(layout, compute)
     };
-    // Other levels read rows in the form for AMX as well.
-    if random.below(4) > 0 { spec.at(IsaLevel::Amx) } else { spec }
+    // Other levels read rows in the form for AMX as well, but for pairs of bf16.
+    if random.below(4) > 0 && !spec.is_all_bf16() { spec.at(IsaLevel::Amx) } else { spec }
 }
 
 /// A product with its operands.
+#[derive(Clone)]
 struct RandomCase {
     spec: MatmulSpec,
     rows: usize,
@@ -256,8 +257,31 @@ impl RandomCase {
         output
     }
 
+    /// Fails if an output of the level with products of pairs is not what it is to be.
+    fn check_pairs(&self, level: IsaLevel, oracle: &Oracle<'_>, by: By) {
+        let case = RandomCase { spec: self.spec.at(level), ..self.clone() };
+        let activations = case.activations();
+        let output = case.run(&activations, level, by);
+        case.each_output(&activations, &output, |x, channel, added, got| {
+            oracle.check_pairs(x, channel, added, got);
+        });
+    }
+
     /// Fails if an activation or an output breaks its bound.
     fn check_bounds(&self, oracle: &Oracle<'_>, activations: &[u8], output: &[f32]) {
+        self.each_output(activations, output, |x, channel, added, got| {
+            oracle.check(x, channel, added, got);
+        });
+    }
+
+    /// Checks the activations, and calls `see` with those of an output's row, its channel, bias and
+    /// residual, and itself.
+    fn each_output(
+        &self,
+        activations: &[u8],
+        output: &[f32],
+        mut see: impl FnMut(&Activations, usize, [f32; 2], f32),
+    ) {
         let spec = &self.spec;
         for row in 0..self.rows {
             let input = &self.input[row * spec.input_stride..][..spec.layout.reduction];
@@ -267,7 +291,7 @@ impl RandomCase {
                 let at = row * spec.output_stride + channel;
                 let bias = if spec.bias { self.bias[channel] } else { 0.0 };
                 let residual = if spec.residual { self.before[at] } else { 0.0 };
-                oracle.check(&x, channel, [bias, residual], output[at]);
+                see(&x, channel, [bias, residual], output[at]);
             }
         }
     }
@@ -318,6 +342,16 @@ fn run(cases: usize, seed: u64) -> usize {
                         let cell = (level.name(), compute.name(), kind, rows);
                         *counts.entry(cell).or_default() += 1;
                     }
+                    let level = IsaLevel::Avx512Pairs;
+                    if spec.is_all_bf16() {
+                        let lacks = !weir_runtime::machine::supports(level);
+                        let by =
+                            if lacks || index % 4 == 2 { By::Interpreter } else { By::Machine };
+                        interpreted += usize::from(by == By::Interpreter);
+                        oracle.name = format!("pairs of bf16 with {count} rows by the {by:?}");
+                        case.check_pairs(level, &oracle, by);
+                        *counts.entry((level.name(), compute.name(), kind, rows)).or_default() += 1;
+                    }
                 }
             }
         }
@@ -333,8 +367,8 @@ fn run(cases: usize, seed: u64) -> usize {
         assert!((least..=cases).contains(count), "{cell:?}: {count} cases");
     }
     // Portable, AVX2 and AVX-512 compute all of them; AVX-VNNI, AVX-512 in pairs and AMX those of both
-    // kinds of int8.
-    assert_eq!((cells, counts.len()), (70, 3 * 70 + 3 * 2 * 2 * Rows::ALL.len()));
+    // kinds of int8, and the second of these bf16 with bf16.
+    assert_eq!((cells, counts.len()), (70, 3 * 70 + (3 * 2 * 2 + 1) * Rows::ALL.len()));
     total
 }
 
