@@ -1,8 +1,9 @@
 //! Figures under the machine's roofline (Williams, Waterman, Patterson, *Roofline*, CACM 52(4),
 //! 2009): operations per second over operations per byte, both logarithmic.
 //!
-//! Two roofs: of products of bytes, and of floats. No figure can lie above its own; where it lies
-//! beneath the slope, memory bounds it, and beneath the flat part, arithmetic.
+//! A roof each of products of bytes, of floats, and of bf16 where the level has them. No figure can lie
+//! above its own; where it lies beneath the slope, memory bounds it, and beneath the flat part,
+//! arithmetic.
 
 use std::error::Error;
 
@@ -23,7 +24,12 @@ struct Point {
 pub fn draw(figures: &[Figure], label: &Label) -> Result<String, Box<dyn Error>> {
     let points: Vec<Point> = figures.iter().filter_map(point).collect();
     let peaks = &label.peaks;
-    let roofs = [("int8", peaks.integer.best, &BLUE), ("f32", peaks.float.best, &RED)];
+    let roofs = [
+        ("int8", peaks.integer.best, &BLUE),
+        ("bf16", peaks.bf16.best, &GREEN),
+        ("f32", peaks.float.best, &RED),
+    ];
+    let roofs = roofs.into_iter().filter(|(_, peak, _)| *peak > 0.0);
     let top = 2.0 * peaks.integer.best.max(peaks.float.best) / 1e9;
     let intensities = || points.iter().map(|point| point.intensity);
     let left = intensities().fold(1.0, f64::min) / 2.0;

@@ -465,7 +465,7 @@ mod tests {
         let first = [run(6.0, &[90.0, 80.0, 4.0, 8.0, 12.0])];
         let other = [run(2.0, &[1.0, 1.0, 2.0, 2.0, 2.0])];
         let rate = Rate { best: 1.0, median: 1.0 };
-        let peaks = Peaks { read: rate, float: rate, integer: rate, tiles: rate };
+        let peaks = Peaks { read: rate, float: rate, integer: rate, tiles: rate, bf16: rate };
         let runs = Runs::new(&other, Some(&first), &peaks);
         let medians = [runs.prefill_speedup, runs.decode_speedup].map(|s| s.map(|s| s.median));
         assert_eq!(medians, [Some(3.0), Some(4.0)]);

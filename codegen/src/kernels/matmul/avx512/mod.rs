@@ -165,6 +165,7 @@ impl<'a> Avx512<'a> {
             (WeightFormat::F32, _) => {
                 vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
             }
+            _ if self.spec.in_bf16 => halves::plans(),
             // The more rows share a weight, the less it costs to take it apart.
             _ => vec![
                 Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
