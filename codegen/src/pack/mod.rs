@@ -7,7 +7,8 @@
 //! | format | bytes of a group |
 //! |---|---|
 //! | `F32` | `[K][16]` floats |
-//! | `F16`, `Bf16` | `[K/2][16][2]` halves |
+//! | `F16` | `[K/2][16][2]` halves |
+//! | `Bf16` | the same, the later element of two first |
 //! | `Int8` | per block: scales `[16]`, zero points `[16]`, `[block/4][16][4]` bytes |
 //! | `Int4` | per block: scales `[16]`, zero points `[16]`, `[block/8][16][4]` bytes |
 //! | with short scales | behind its blocks: units `[16]` |

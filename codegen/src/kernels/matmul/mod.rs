@@ -6,7 +6,9 @@
 //! the thread or on the ISA level: all versions give the same bits.
 //!
 //! * [`Compute::F32`], [`Compute::Bf16`]: `acc = 0; acc = fma(x[k], w[k], acc)` for k ascending. A
-//!   quantised element is `(code - zero) · scale`, each step rounded to f32.
+//!   quantised element is `(code - zero) · scale`, each step rounded to f32. Where both factors are bf16
+//!   the levels `avx512-pairs` and `amx` take numbers below 2⁻¹²⁶ for zero, as their instruction does
+//!   (`avx512/halves.rs`): the one place where their bits can be others.
 //! * [`Compute::Int8`]: per activation block, in order, with exact integer sums:
 //!   `t = fma(-zero, Σ a, Σ code·a); acc = fma(t, weight_scale · activation_scale, acc)`. The first
 //!   fma is exact when the zero point is whole, and a version may then take the zero point, or any
@@ -31,7 +33,8 @@
 //!   of which S̃ is the sum of sizes, an output has a rounding per block, one for the product of the
 //!   scales, one for t, bias and residual: (blocks + 4)·u·S̃.
 //!
-//! Operations whose result is subnormal are off by 2⁻¹⁵⁰ at most instead.
+//! Operations whose result is subnormal are off by 2⁻¹⁵⁰ at most instead; where such numbers count as
+//! zero, by 2⁻¹²⁶, and a factor that does by 2⁻¹²⁶ times the other one.
 //!
 //! # Calling
 //!
