@@ -26,7 +26,10 @@ use weir_runtime::{CompiledModel, Model};
 
 use crate::calibrate::{self, CalibrationText, written};
 use crate::failure::Failure;
-use crate::options::{CalibrationSource, ComputeOption, ModelOptions, ReportOptions, formats_name};
+use crate::options::{
+    CalibrationSource, ComputeOption, DEFAULT_CALIBRATE_TOKENS, ModelOptions, ReportOptions,
+    formats_name,
+};
 use crate::progress::{Progress, Work};
 use crate::weights::weight_facts;
 
@@ -156,6 +159,10 @@ fn given_text(
     progress: &Progress,
 ) -> Result<Option<CalibrationText>, Failure> {
     let Lowered { text, facts, context, .. } = lowered;
+    let is_counted = options.calibrate_tokens != DEFAULT_CALIBRATE_TOKENS;
+    if options.calibrate == Some(CalibrationSource::Nothing) && is_counted {
+        return Err(Failure::usage("--calibrate-tokens: --calibrate none reads no text"));
+    }
     let Some(CalibrationSource::Text(path)) = &options.calibrate else { return Ok(None) };
     let _work = progress.start("reading the text");
     CalibrationText::read(path, options.calibrate_tokens, text, facts, *context).map(Some)
