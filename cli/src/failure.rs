@@ -56,7 +56,7 @@ impl From<ImportError> for Failure {
 
 impl From<PassError> for Failure {
     fn from(error: PassError) -> Failure {
-        // Nothing is asked of a text but by us, who have said what is missing.
+        // The text comes from this crate, whose failure says what is missing and has its exit code.
         let error = match error {
             PassError::CalibrationText(reason) => match reason.downcast::<Failure>() {
                 Ok(failure) => return *failure,
