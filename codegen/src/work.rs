@@ -101,7 +101,7 @@ fn product_work(spec: &MatmulSpec, what: &str) -> KernelWork {
         float_operations: if is_integer { 0 } else { operations },
         bf16_operations: if spec.is_all_bf16() { operations } else { 0 },
         // As the plan has it, which is how AMX's kernels are.
-        tile_operations: if spec.in_bf16 { operations } else { 0 },
+        tile_operations: if is_integer && spec.in_bf16 { operations } else { 0 },
         ..KernelWork::default()
     }
 }

@@ -271,7 +271,7 @@ fn choose(
             ", or its system does not let this program use it".to_owned()
         }
         IsaLevel::Avx512Pairs | IsaLevel::Amx if supports(IsaLevel::Avx512) => {
-            ": it lacks avx512bf16".to_owned()
+            ": it lacks AVX512_BF16".to_owned()
         }
         IsaLevel::Avx512 | IsaLevel::Avx512Pairs => {
             format!(": it lacks {}", missing_avx512().join(", "))

@@ -140,18 +140,18 @@ fn calibrated(format: &str, how: (CalibrationSource, u32), allowed: f64) -> Resu
 fn small_models_calibrate_themselves() -> Result<()> {
     let model = root().join("tests/fixtures/onnx/llama-genai-fp32");
     let folder = tempfile::tempdir()?;
-    let program = |format: &str, calibrate: Option<CalibrationSource>| -> Result<Vec<u8>> {
+    let setup = Setup { weights: Some("int4".to_owned()), ..Setup::exact(64) };
+    let program = |calibrate: Option<CalibrationSource>| -> Result<Vec<u8>> {
         let file = folder.path().join("model");
-        let options =
-            Setup { weights: Some(format.to_owned()), ..Setup::exact(64) }.options(&model);
+        let options = setup.options(&model);
         weir::compile_executable(&weir::ModelOptions { calibrate, ..options }, &file)?;
         Ok(std::fs::read(&file)?)
     };
-    let by_itself = program("int4", Some(CalibrationSource::Own))?;
-    if program("int4", None)? != by_itself {
+    let by_itself = program(Some(CalibrationSource::Own))?;
+    if program(None)? != by_itself {
         bail!("int4 is another program without --calibrate than with --calibrate self");
     }
-    if program("int4", Some(CalibrationSource::Nothing))? == by_itself {
+    if program(Some(CalibrationSource::Nothing))? == by_itself {
         bail!("--calibrate none gives the program of --calibrate self");
     }
     Ok(())

@@ -66,10 +66,9 @@ fn main() -> Result<()> {
         let sources = others.into_iter().chain(own).filter(|_| format.contains("int"));
         for calibrate in std::iter::once(None).chain(sources.map(Some)) {
             let how = match calibrate {
-                None => "",
+                None | Some(CalibrationSource::Nothing) => "",
                 Some(CalibrationSource::Text(_)) => "calibrated",
                 Some(CalibrationSource::Own) => "by itself",
-                Some(CalibrationSource::Nothing) => "to nearest",
             };
             let setup = Setup {
                 compute: arguments.compute,

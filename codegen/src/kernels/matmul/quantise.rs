@@ -167,6 +167,16 @@ pub enum Halves {
     Pairs,
 }
 
+impl Halves {
+    /// How a level's kernels have them.
+    fn at(self, level: IsaLevel) -> Halves {
+        match self {
+            Halves::FloatsOrPairs if has_pair_products(level) => Halves::Pairs,
+            other => other,
+        }
+    }
+}
+
 /// Form of a kernel's input rows, if they are not the f32 rows themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -248,14 +258,12 @@ impl Activation {
 
     /// The rows that a level's kernels make and read.
     pub fn at(mut self, level: IsaLevel) -> Self {
-        match (self.form(), &mut self) {
-            (Some(form), Activation::Int8 { in_bf16, .. }) => *in_bf16 = form.at(level).in_bf16,
-            (_, Activation::Bf16 { halves, .. })
-                if *halves == Halves::FloatsOrPairs && has_pair_products(level) =>
-            {
-                *halves = Halves::Pairs;
+        match &mut self {
+            Activation::Bf16 { halves, .. } => *halves = halves.at(level),
+            Activation::Int8 { block, scaling, in_bf16, .. } => {
+                let form = Form { block: *block, scaling: *scaling, in_bf16: *in_bf16 };
+                *in_bf16 = form.at(level).in_bf16;
             }
-            _ => {}
         }
         self
     }
