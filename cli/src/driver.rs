@@ -12,7 +12,7 @@ use weir_codegen::jit::{ModelInMemory, PackedWeights};
 use weir_codegen::work::{KernelWork, ModelWork, SegmentWork, model_work};
 use weir_frontend::{ImportOptions, ModelFacts, TextAssets};
 use weir_ir::graph::{CacheDecl, OutputRole};
-use weir_ir::{CacheFormat, DType, Graph, RowFormats, Stage, verify::verify};
+use weir_ir::{DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
@@ -126,6 +126,7 @@ pub fn lower(
             calibration,
             kv,
             kv_dtype,
+            activations: activations(options),
             key_text,
             max_rows: options.step_rows,
             weights,
@@ -237,6 +238,7 @@ fn work_facts(work: ModelWork) -> WorkFacts {
         bf16_operations: kernel.bf16_operations,
         attended_integer_operations: kernel.attended_integer_operations,
         attended_float_operations: kernel.attended_float_operations,
+        attended_bf16_operations: kernel.attended_bf16_operations,
     };
     let segment = |segment: SegmentWork| SegmentFacts {
         name: segment.name,
@@ -371,7 +373,12 @@ pub fn load_each(
             return Err(not_complete());
         }
         lowered.kv = kv(options)?;
-        let keep = Keep { kv: &lowered.kv, format, context: lowered.context };
+        let keep = Keep {
+            kv: &lowered.kv,
+            format,
+            activations: activations(options),
+            context: lowered.context,
+        };
         keep.rows(&mut lowered.graph, options.step_rows)
             .map_err(|error| Failure::usage(format!("--kv {}: {error}", lowered.kv)))?;
         let model = with_image(lowered, options, progress, how, |image, _| {
@@ -487,14 +494,18 @@ fn kv_dtype(graph: &Graph) -> String {
         .unwrap_or_default()
 }
 
-/// The number format of the caches, if the user's options say it: where all products have one
-/// arithmetic it is known before their weights are, else the weights decide.
+/// The number format of the caches, if the user's options say it.
 fn chosen_kv_dtype(options: &ModelOptions) -> Option<RowFormats> {
-    match (options.kv_dtype.first(), options.compute) {
-        (Some(chosen), _) => Some(chosen.formats()),
-        (None, Some(ComputeOption::F32)) => Some(CacheFormat::F32.into()),
-        (None, Some(ComputeOption::Bf16)) => Some(CacheFormat::F16.into()),
-        (None, Some(ComputeOption::Int8 | ComputeOption::Int8Row) | None) => None,
+    options.kv_dtype.first().map(|chosen| chosen.formats())
+}
+
+/// What all products round their activations to, if the user's options say it: integers are only for
+/// weights that suit them, and so are up to each weight.
+fn activations(options: &ModelOptions) -> Option<DType> {
+    match options.compute? {
+        ComputeOption::F32 => Some(DType::F32),
+        ComputeOption::Bf16 => Some(DType::BF16),
+        ComputeOption::Int8 | ComputeOption::Int8Row => None,
     }
 }
 

@@ -109,8 +109,8 @@ pub struct ModelOptions {
     pub kv_budget: Option<String>,
 
     /// Number format of the attention state that a slot keeps; rounded once, when it is written
-    /// [default: as products round their activations: int8 (f16 if keys have biases or heads are
-    /// narrower than 32), f16 for bf16, else f32]
+    /// [default: as products round their activations: int8, bf16 (f16 if keys have biases, or for int8
+    /// if heads are narrower than 32), else f32]
     ///
     /// block=TYPE,ring=TYPE gives sinks and selected rows a format of their own, int4 or int8, below
     /// that of the ring: int4 with any other, int8 with f16, bf16 or f32. Layers that are one ring have

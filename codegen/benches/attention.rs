@@ -125,7 +125,7 @@ fn runs(level: IsaLevel) -> bool {
         IsaLevel::Avx512 => is_x86_feature_detected!("avx512dq"),
         // Tiles need the system's permission, which the runtime asks for.
         IsaLevel::Amx => false,
-        // Their attention is that of AVX2 and of AVX-512.
+        // Their attention over these caches is that of AVX2 and of AVX-512.
         IsaLevel::AvxVnni | IsaLevel::Avx512Pairs => false,
     }
 }

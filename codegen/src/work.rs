@@ -57,6 +57,8 @@ pub struct KernelWork {
     pub attended_integer_operations: u64,
     /// Operations on floats, per row and cache row that it attends to.
     pub attended_float_operations: u64,
+    /// Of these, products of bf16 with bf16.
+    pub attended_bf16_operations: u64,
 }
 
 /// Counts the work of a model without generating code.
@@ -141,6 +143,7 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
                 cached_row_bytes: spec.cache.row_bytes() as u64,
                 attended_integer_operations: if is_integer { operations } else { 0 },
                 attended_float_operations: if is_integer { 0 } else { operations },
+                attended_bf16_operations: if spec.is_all_bf16() { operations } else { 0 },
                 ..named("attend")
             }
         }

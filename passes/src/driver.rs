@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use weir_ir::verify::verify;
-use weir_ir::{Graph, RowFormats, Stage};
+use weir_ir::{DType, Graph, RowFormats, Stage};
 
 use crate::error::PassError;
 use crate::kv::policy::KvOptions;
@@ -21,9 +21,11 @@ pub struct Options {
     pub context: u32,
     /// Cache policy.
     pub kv: KvOptions,
-    /// Number format of the cache: F32, F16 or BF16. `None`: what suits the products, whose weights
-    /// say how their activations are rounded.
+    /// Number format of the cache. `None`: what suits the products.
     pub kv_dtype: Option<RowFormats>,
+    /// What all products round their activations to, BF16, or F32 for not at all; where it is `None` each
+    /// weight says it.
+    pub activations: Option<DType>,
     /// Rows of a step at most; the ring of a sliding window holds them beside the window.
     pub max_rows: u32,
     /// Number formats of the weights.

@@ -87,6 +87,8 @@ pub struct KernelFacts {
     pub attended_integer_operations: u64,
     /// Operations on floats, per row and cache row that it attends to.
     pub attended_float_operations: u64,
+    /// Of these, products of bf16 with bf16.
+    pub attended_bf16_operations: u64,
 }
 
 /// Weights of one part of a model that have one format.

@@ -81,7 +81,8 @@ impl Load {
             tile_operations: self.tile_rows * kernel.tile_operations,
             float_operations: self.rows * kernel.float_operations
                 + self.attended * kernel.attended_float_operations,
-            bf16_operations: self.rows * kernel.bf16_operations,
+            bf16_operations: self.rows * kernel.bf16_operations
+                + self.attended * kernel.attended_bf16_operations,
         }
     }
 
@@ -331,6 +332,7 @@ mod tests {
             bf16_operations: 3,
             attended_integer_operations: 4,
             attended_float_operations: 2,
+            attended_bf16_operations: 1,
         };
         let load = Load { attended: 17, cached: 14, ..Load::of(2, 3) };
         let expected = Work {
@@ -338,7 +340,7 @@ mod tests {
             integer_operations: 21 + 68,
             tile_operations: 0,
             float_operations: 15 + 34,
-            bf16_operations: 9,
+            bf16_operations: 9 + 17,
         };
         assert_eq!(load.work(&kernel), expected);
         let many = Load::of(2, 2 * TILE_ROWS);

@@ -229,10 +229,11 @@ impl Bound {
     }
 
     /// What two systems may differ by that both round to caches of 16 bits, for `rows` tokens: so
-    /// many values near the middle of two numbers go either way as chance allows.
+    /// many values near the middle of two numbers go either way as chance allows; over bf16 queries and
+    /// weights, too, if all rows lie in one tile.
     pub fn between_systems(&self, rows: usize) -> Bound {
         let values = (rows * self.stored) as f64;
-        let expected = rows as f64 * self.apart.stored;
+        let expected = Apart { activations: 0.0, ..self.apart }.of(rows);
         let share = 12.0 * f64::from(most_events(expected)) / values;
         Bound { relative: self.relative * share.sqrt(), ..self.clone() }
     }
@@ -405,12 +406,16 @@ fn attention_error(cache: &CacheDecl, scores: f64) -> f64 {
         // A row of a block with its own format has been rounded to the ring's before or after.
         error(cache.format) + cache.block.map_or(0.0, error)
     });
-    let (query, weights) = match cache.format.is_coded() {
-        true => (
+    let (query, weights) = match cache.format {
+        CacheFormat::I8 | CacheFormat::I4 => (
             code_error(cache.key_width as usize, STORED_UNITS).powi(2),
             TILE as f64 / (12.0 * 255f64.powi(2)),
         ),
-        false => (0.0, 0.0),
+        CacheFormat::BF16 => {
+            let error = stored_error(CacheFormat::BF16).powi(2);
+            (error, error)
+        }
+        CacheFormat::F32 | CacheFormat::F16 => (0.0, 0.0),
     };
     value + scores.powi(2) * (key + query) + weights
 }

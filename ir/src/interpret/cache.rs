@@ -17,11 +17,12 @@ use std::sync::Arc;
 
 use super::attend::{Score, weigh};
 use super::codes::{self, TILE};
+use super::halves;
 use super::plane::Plane;
 use super::select::reservoir_row;
 use super::turn::turn;
 use super::{EvalFault, Tensor, checked_count};
-use crate::graph::{CacheDecl, CacheRows, KvPolicy, RowFormats};
+use crate::graph::{CacheDecl, CacheFormat, CacheRows, KvPolicy, RowFormats};
 
 /// Attention state of one layer and one sequence.
 #[derive(Clone, Debug)]
@@ -320,9 +321,17 @@ impl CacheState {
                 let seen = self.seen(position, kv);
                 let sink = sinks.as_ref().map(|sinks| sinks[head]);
                 let out = &mut result[place * value_width..][..value_width];
-                sums[place] = match self.formats.ring.is_coded() {
-                    true => self.attend_codes(q, kv, &seen, sink, out),
-                    false => self.attend_numbers(q, kv, &seen, sink, out),
+                sums[place] = match self.formats.ring {
+                    CacheFormat::I8 | CacheFormat::I4 => self.attend_codes(q, kv, &seen, sink, out),
+                    CacheFormat::BF16 => {
+                        let rows = seen.iter();
+                        let rows = rows
+                            .map(|row| [&self.keys, &self.values].map(|of| of.numbers(*row, kv)));
+                        halves::attend(self.score, q, &rows.collect::<Vec<_>>(), sink, out)
+                    }
+                    CacheFormat::F32 | CacheFormat::F16 => {
+                        self.attend_numbers(q, kv, &seen, sink, out)
+                    }
                 };
             }
         }

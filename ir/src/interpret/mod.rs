@@ -9,6 +9,7 @@
 pub(crate) mod attend;
 pub mod cache;
 pub mod codes;
+mod halves;
 mod plane;
 pub mod second;
 pub mod select;

@@ -10,11 +10,12 @@
 //! the policy: it is bounded already, and dropping what it reads would change the model. So the user's
 //! number format for the immutable block is for the others, unless the policy is `full`, which has none.
 //!
-//! Unless the user says otherwise the cache follows the products (`docs/numerics.md`): int8 where one
-//! rounds its activations to int8, f16 where one rounds them to bf16, f32 where all are computed in
-//! float32. Two kinds of rows are kept in f16 instead of int8: keys whose product adds a bias, for
-//! models with such biases have a few numbers that are many times as large as the others, which would
-//! share their scale; and rows of less than 32 numbers, whose scales would take what codes save.
+//! Unless the user says otherwise the cache follows the products (`docs/numerics.md`): int8 where those of
+//! layers round their activations to int8, bf16 where they round them to bf16, f32 where all are computed
+//! in float32. Two kinds of rows are kept in f16 instead: keys whose product adds a bias, for models with
+//! such biases have a few numbers that are many times as large as the others, which would share their
+//! scale, or leave little of a score to eight bits; and, in front of int8, rows of less than 32 numbers,
+//! whose scales would take what codes save.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,12 @@ const LEAST_WIDTH: u32 = 32;
 
 /// Rewrites the graph; returns how many caches have a ring for their window.
 pub fn run(graph: &mut Graph, options: &Options) -> Result<usize, KvError> {
-    let keep = Keep { kv: &options.kv, format: options.kv_dtype, context: options.context };
+    let keep = Keep {
+        kv: &options.kv,
+        format: options.kv_dtype,
+        activations: options.activations,
+        context: options.context,
+    };
     let rings = keep.rows(graph, options.max_rows)?;
     graph.stage = Stage::Sparse;
     Ok(rings)
@@ -43,6 +49,8 @@ pub struct Keep<'a> {
     pub kv: &'a KvOptions,
     /// The number formats, unless they follow the products.
     pub format: Option<RowFormats>,
+    /// What products round their activations to, as [`Options::activations`].
+    pub activations: Option<DType>,
     /// Positions of a sequence.
     pub context: u32,
 }
@@ -64,7 +72,8 @@ impl Keep<'_> {
         let bounded = graph.caches.values().filter(|cache| !windowed(cache));
         let heads: Vec<u32> = bounded.map(|cache| cache.kv_heads).collect();
         let mut rows = self.kv.rows(self.context, &heads)?.into_iter();
-        let format = self.format.unwrap_or_else(|| suits_products(graph).into());
+        let products = Products { activations: self.activations };
+        let format = self.format.unwrap_or_else(|| products.cache_format(graph).into());
         if format.block.is_some() && rows.as_slice().iter().any(|rows| !rows.by_head.is_empty()) {
             return Err(KvError::Numbers(
                 "a budget by head and a number format of the block exclude each other: rows that only \
@@ -100,20 +109,49 @@ impl Keep<'_> {
     }
 }
 
-/// The number format that loses no more than the products do.
-fn suits_products(graph: &Graph) -> CacheFormat {
-    let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
-    let mut layers = bodies().filter(|body| keys(body).next().is_some());
-    let mut caches = graph.caches.values();
-    if caches.all(|cache| cache.key_width.min(cache.value_width) >= LEAST_WIDTH)
-        && layers.all(|body| rounds_to(body, DType::I8) && !has_biased_keys(body))
-    {
-        return CacheFormat::I8;
+/// How products round, which caches follow.
+struct Products {
+    /// What all of them round their activations to, where that is said.
+    activations: Option<DType>,
+}
+
+impl Products {
+    /// The number format that loses no more than the products do.
+    fn cache_format(&self, graph: &Graph) -> CacheFormat {
+        let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
+        let all_layers_round_to = |dtype: DType| {
+            let mut layers = bodies().filter(|body| keys(body).next().is_some());
+            layers.all(|body| self.round_to(body, dtype) && !has_biased_keys(body))
+        };
+        let mut caches = graph.caches.values();
+        let are_wide = caches.all(|cache| cache.key_width.min(cache.value_width) >= LEAST_WIDTH);
+        if are_wide && all_layers_round_to(DType::I8) {
+            return CacheFormat::I8;
+        }
+        let any_rounds_to = |dtype: DType| bodies().any(|body| self.round_to(body, dtype));
+        match [DType::I8, DType::BF16].map(any_rounds_to) {
+            [false, true] if all_layers_round_to(DType::BF16) => CacheFormat::BF16,
+            [false, false] => CacheFormat::F32,
+            _ => CacheFormat::F16,
+        }
     }
-    let mut formats = [DType::I8, DType::BF16].into_iter();
-    match formats.any(|dtype| bodies().any(|body| rounds_to(body, dtype))) {
-        true => CacheFormat::F16,
-        false => CacheFormat::F32,
+
+    /// Whether a product of the body rounds its activations to a number format.
+    fn round_to(&self, body: &Body, dtype: DType) -> bool {
+        body.live().any(|(_, node)| {
+            let weight = || body.ty(node.operands[1]);
+            matches!(node.op, Op::Linear(_)) && self.rounded_to(weight()) == Some(dtype)
+        })
+    }
+
+    /// What products with such a weight round their activations to, if at all.
+    fn rounded_to(&self, weight: &TensorType) -> Option<DType> {
+        match (self.activations, &weight.element) {
+            (Some(dtype), _) => (dtype != DType::F32).then_some(dtype),
+            // Blocks of another length than sixteens have float32 products.
+            (None, Element::Quant(format)) => format.block.is_multiple_of(16).then_some(DType::I8),
+            (None, Element::Plain(dtype)) => (*dtype == DType::BF16).then_some(DType::BF16),
+        }
     }
 }
 
@@ -123,22 +161,6 @@ fn keys(body: &Body) -> impl Iterator<Item = Value> {
         Op::CacheAppend(_) => Some(node.operands[0]),
         _ => None,
     })
-}
-
-/// Whether a product of the body rounds its activations to a number format.
-fn rounds_to(body: &Body, dtype: DType) -> bool {
-    body.live().any(|(_, node)| {
-        matches!(node.op, Op::Linear(_)) && rounded_to(body.ty(node.operands[1])) == Some(dtype)
-    })
-}
-
-/// What products with such a weight round their activations to, unless they are told not to.
-fn rounded_to(weight: &TensorType) -> Option<DType> {
-    match weight.element {
-        // Blocks of another length than sixteens have float32 products.
-        Element::Quant(format) => format.block.is_multiple_of(16).then_some(DType::I8),
-        Element::Plain(dtype) => (dtype == DType::BF16).then_some(DType::BF16),
-    }
 }
 
 /// Whether a key is made by a product with a bias, with nothing behind it that evens out sizes.

@@ -41,6 +41,7 @@ fn directives(text: &str) -> (Options, f32) {
         weights: WeightChoice::default(),
         calibration: None,
         key_text: Vec::new(),
+        activations: None,
         model_limit: None,
     };
     for line in text.lines().take_while(|line| line.starts_with(';')) {

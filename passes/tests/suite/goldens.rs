@@ -82,6 +82,7 @@ fn fixed(path: &Path, kv: &str) -> Result<Graph, String> {
         weights: WeightChoice::default(),
         calibration: None,
         key_text: Vec::new(),
+        activations: None,
         model_limit: imported.facts.context_limit,
     };
     let (graph, _) = run(imported.graph, &options).map_err(|error| error.to_string())?;
@@ -179,6 +180,7 @@ fn a_context_beyond_the_tables_is_refused() {
         weights: WeightChoice::default(),
         calibration: None,
         key_text: Vec::new(),
+        activations: None,
         model_limit: imported.facts.context_limit,
     };
     let message = run(imported.graph, &options).unwrap_err().to_string();
@@ -200,6 +202,7 @@ fn a_context_beyond_the_models_limit_is_a_warning() {
         weights: WeightChoice::default(),
         calibration: None,
         key_text: Vec::new(),
+        activations: None,
         model_limit: imported.facts.context_limit,
     };
     let (_, report) = run(imported.graph, &options).unwrap();

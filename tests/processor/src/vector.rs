@@ -120,6 +120,7 @@ impl Processor<'_> {
             Vbroadcastf128 | Vbroadcasti128 | Vbroadcastf32x4 | Vbroadcasti32x4 => {
                 self.broadcast(instruction, 16)
             }
+            Vbroadcasti64x4 => self.broadcast(instruction, 32),
             Vpmovzxbd | Vpmovsxbd | Vpmovzxbw | Vpmovsxbw | Vpmovzxwd | Vpmovsxwd => {
                 self.widen(instruction)
             }
@@ -134,6 +135,7 @@ impl Processor<'_> {
                 self.rearrange(instruction)
             }
             Vpermt2w => self.pick_half_words(instruction),
+            Vpermw => self.permute_half_words(instruction),
             Vpextrb => self.extract_number(instruction, 1),
             Vpextrw => self.extract_number(instruction, 2),
             Vpextrd | Vextractps => self.extract_number(instruction, 4),
@@ -148,6 +150,7 @@ impl Processor<'_> {
             Vpternlogd => self.ternary(instruction),
             Vblendvps => self.blend(instruction),
             Vpdpbusd | Vpdpwssd | Vdpbf16ps => self.dot(instruction),
+            Vcvtne2ps2bf16 => self.round_to_bf16(instruction),
             Vphaddd | Vpsadbw => self.sum_neighbours(instruction),
             Vpsrld | Vpslld | Vpsrad | Vprold | Vpsrlw | Vpsllw | Vpsraw | Vpsrlq | Vpsllq => {
                 self.shift(instruction)

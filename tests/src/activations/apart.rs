@@ -13,9 +13,9 @@ pub(super) struct Apart {
     pub(super) activations: f64,
     /// Keys and values of a token.
     pub(super) stored: f64,
-    /// Queries of a token, where they are codes.
+    /// Queries of a token, where they are rounded.
     pub(super) queries: f64,
-    /// Weights of attention of a query and a key in front of it, where they are codes.
+    /// Weights of attention of a query and a key in front of it, where they are rounded.
     pub(super) weights: f64,
 }
 
@@ -85,27 +85,40 @@ fn stored_apart(cache: &CacheDecl) -> f64 {
     of_format(formats.ring) + formats.block.map_or(0.0, of_format)
 }
 
-/// Heads and width of each layer's queries where they are codes.
-fn coded_queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
-    let is_coded = graph.caches.values().any(|cache| cache.format.is_coded());
-    layers(graph).filter(move |_| is_coded).filter_map(|body| {
+/// Heads and width of each layer's queries.
+fn queries(graph: &Graph) -> impl Iterator<Item = [usize; 2]> {
+    layers(graph).filter_map(|body| {
         let (_, attend) = body.live().find(|(_, node)| matches!(node.op, Op::CacheAttend(_)))?;
         let shape = &body.ty(attend.operands[0]).shape;
         Some([shape.get(1)?.as_size()?, shape.get(2)?.as_size()?])
     })
 }
 
+/// The format that caches' rings have.
+fn ring(graph: &Graph) -> Option<CacheFormat> {
+    graph.caches.values().next().map(|cache| cache.format)
+}
+
 /// Queries of a token that two systems are expected to round apart.
 fn queries_apart(graph: &Graph) -> f64 {
-    coded_queries(graph)
-        .map(|[heads, width]| (heads * width) as f64 * code_apart(STORED_UNITS))
-        .sum()
+    let each = match ring(graph) {
+        Some(CacheFormat::I8 | CacheFormat::I4) => code_apart(STORED_UNITS),
+        Some(CacheFormat::BF16) => value_apart(CacheFormat::BF16),
+        _ => 0.0,
+    };
+    queries(graph).map(|[heads, width]| (heads * width) as f64 * each).sum()
 }
 
 /// Weights of attention that two systems are expected to round apart, of a query and a key: off by
-/// 12 u of itself, a code is 1/255 of the greatest weight.
+/// 12 u of itself, a code is 1/255 of the greatest weight, and a unit of bf16 more than 1/256 of the
+/// weight.
 fn weights_apart(graph: &Graph) -> f64 {
-    coded_queries(graph).map(|[heads, _]| heads as f64 * 255.0 * 12.0 * UNIT).sum()
+    let units = match ring(graph) {
+        Some(CacheFormat::I8 | CacheFormat::I4) => 255.0,
+        Some(CacheFormat::BF16) => 256.0,
+        _ => 0.0,
+    };
+    queries(graph).map(|[heads, _]| heads as f64 * units * 12.0 * UNIT).sum()
 }
 
 /// Chance that two systems round a number to different codes: off by 4 u of the largest of those that

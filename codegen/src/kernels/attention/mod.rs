@@ -49,7 +49,7 @@ pub use self::cache::{CacheShape, CacheType};
 pub(super) use self::heads::RowsOfHead;
 use self::scratch::Scratch;
 use self::unpack::Unpack;
-use self::vector::{Dots, Vectors, Width};
+use self::vector::{Instructions, Vectors, Width};
 use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
@@ -116,11 +116,16 @@ impl AttendSpec {
         self.score.heads / self.cache.kv_heads
     }
 
-    /// The width of the assembled version for a level, with its scratch; nothing where the portable
-    /// version serves.
-    fn wide(&self, level: IsaLevel) -> Option<(Width, Scratch)> {
-        let width = Width::of(level)?;
-        Some((width, Scratch::of(self, width, Dots::of(level))?))
+    /// What the assembled version for a level computes with, and its scratch; nothing where the
+    /// portable version serves.
+    fn wide(&self, level: IsaLevel) -> Option<(Instructions, Scratch)> {
+        let instructions = Instructions::of(level)?;
+        Some((instructions, Scratch::of(self, instructions)?))
+    }
+
+    /// Whether its operations are products of bf16 with bf16.
+    pub fn is_all_bf16(&self) -> bool {
+        self.cache.number == CacheType::Bf16
     }
 
     /// Chunks of a row that reads at most this many cache rows.
@@ -136,13 +141,18 @@ impl AttendSpec {
 
     /// Symbol of the kernel: equal exactly for equal kernels.
     pub fn symbol(&self, level: IsaLevel) -> String {
-        let is_rounded = self.cache.number.is_coded();
-        let version = match self.wide(level) {
+        let is_coded = self.cache.number.is_coded();
+        let version = match self.wide(level).map(|(instructions, _)| instructions) {
             None => "portable",
-            Some((Width::Eight, _)) if is_rounded && level == IsaLevel::AvxVnni => "avxvnni",
-            Some((Width::Eight, _)) => "avx2",
-            Some((Width::Sixteen, _)) if is_rounded && level == IsaLevel::Amx => "amx",
-            Some((Width::Sixteen, _)) => "avx512",
+            Some(Instructions { width: Width::Eight, .. }) => match level {
+                IsaLevel::AvxVnni if is_coded => "avxvnni",
+                _ => "avx2",
+            },
+            Some(Instructions { width: Width::Sixteen, has_pairs, .. }) => match level {
+                IsaLevel::Amx if is_coded => "amx",
+                _ if has_pairs && self.is_all_bf16() => "avx512pairs",
+                _ => "avx512",
+            },
         };
         format!(
             "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-{}",
@@ -175,10 +185,7 @@ pub fn emit_attend(
     }
     let id = assembly.declare(&symbol, signature(&[POINTER; 8], &[]))?;
     match spec.wide(level) {
-        Some((width, scratch)) => {
-            let dots = Dots::of(level);
-            wide::define(assembly, id, spec, (width, dots), &scratch)?;
-        }
+        Some((instructions, scratch)) => wide::define(assembly, id, spec, instructions, &scratch)?,
         None => portable::define(assembly, id, spec)?,
     }
     Ok(id)

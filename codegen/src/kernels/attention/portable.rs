@@ -4,6 +4,8 @@
 //! ranges in tiles of cache rows that begin at multiples of [`KEY_TILE`]: scores, their maximum,
 //! exponentials, then the weighted values. Other cache rows are never touched.
 //!
+//! Over a bf16 cache queries are rounded to bf16, and weights in front of values, as on other levels.
+//!
 //! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes
 //! are floats here, whose sums are exact below 2²⁴: of keys of up to 1,040 numbers, and
 //! of the values of any tile.
@@ -81,10 +83,13 @@ pub(super) fn define(
         let scores = b.stack((heads * TILE * 4) as u32);
         let sums = b.stack((heads * value_width.next_multiple_of(4) * 4) as u32);
         let [maxima, totals, factors, scales, steps] = [(); 5].map(|()| b.stack(heads as u32 * 4));
-        let [codes, value_scales] = match number {
-            CacheType::Int8 => [heads * key_width * 4, TILE * 4].map(|bytes| b.stack(bytes as u32)),
-            _ => [b.int(0); 2],
+        let mut room_if = |is_needed: bool, bytes: usize| match is_needed {
+            true => b.stack(bytes as u32),
+            false => b.int(0),
         };
+        let is_rounded = matches!(number, CacheType::Int8 | CacheType::Bf16);
+        let rounded = room_if(is_rounded, heads * key_width * 4);
+        let value_scales = room_if(number == CacheType::Int8, TILE * 4);
         let room = |b: &mut Body<'_>, bytes: fn(&CacheShape, bool) -> usize| {
             [true, false].map(|is_key| match bytes(&packed, is_key) {
                 0 => b.int(0),
@@ -106,9 +111,9 @@ pub(super) fn define(
             let head = b.mul_const(block, heads as i64);
             let plain = b.element(query, row, spec.query.0 as i64 * 4);
             let plain = b.element(plain, head, spec.query.1 as i64 * 4);
-            let (queries, query_stride) = match number {
-                CacheType::Int8 => (codes, key_width),
-                _ => (plain, spec.query.1),
+            let (queries, query_stride) = match is_rounded {
+                true => (rounded, key_width),
+                false => (plain, spec.query.1),
             };
             let item = Item {
                 plain,
@@ -212,8 +217,10 @@ fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, he
         b.store(maximum, item.maxima, at);
         b.store(total, item.totals, at);
     }
-    if spec.cache.number == CacheType::Int8 {
-        round_queries(b, spec, item);
+    match spec.cache.number {
+        CacheType::Int8 => encode_queries(b, spec, item),
+        CacheType::Bf16 => round_queries(b, spec, item),
+        _ => {}
     }
     let floats = item_heads(spec) * spec.cache.value_width.next_multiple_of(4);
     b.for_count(floats as i64, 4, |b, index| {
@@ -223,8 +230,23 @@ fn start_item(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, sinks: Value, he
     });
 }
 
-/// Queries become codes, as floats, and factors of scores.
+/// Queries are rounded to bf16.
 fn round_queries(b: &mut Body<'_>, spec: &AttendSpec, item: &Item) {
+    let width = spec.cache.key_width;
+    b.for_count(item_heads(spec) as i64, 1, |b, head| {
+        let from = b.element(item.plain, head, spec.query.1 as i64 * 4);
+        let to = b.element(item.queries, head, width as i64 * 4);
+        b.for_count_lanes(width as i64, |b, index, lanes| {
+            let [from, to] = [from, to].map(|row| b.element(row, index, 4));
+            let query = b.load(lanes.float(), from, 0);
+            let rounded = b.round_to_bf16(query);
+            b.store(rounded, to, 0);
+        });
+    });
+}
+
+/// Queries become codes, as floats, and factors of scores.
+fn encode_queries(b: &mut Body<'_>, spec: &AttendSpec, item: &Item) {
     let width = spec.cache.key_width;
     b.for_count(item_heads(spec) as i64, 1, |b, head| {
         let from = b.element(item.plain, head, spec.query.1 as i64 * 4);
@@ -298,7 +320,11 @@ fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows) {
             let lanes = b.load(LANES, place, 0);
             let shifted = b.fsub(lanes, spread);
             let weights = b.exp(shifted);
-            b.store(weights, place, 0);
+            let stored = match spec.cache.number {
+                CacheType::Bf16 => b.round_to_bf16(weights),
+                _ => weights,
+            };
+            b.store(stored, place, 0);
             vec![b.fadd(sum[0], weights)]
         })[0];
         let sum = b.sum_lanes(sum);
@@ -309,12 +335,12 @@ fn weigh_tile(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows) {
         b.store(factor, item.factors, at);
     }
     if spec.cache.number == CacheType::Int8 {
-        round_weights(b, spec, item, rows, padded);
+        encode_weights(b, spec, item, rows, padded);
     }
 }
 
 /// Weights of a tile, each times its value's scale, become codes, as floats.
-fn round_weights(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows, padded: Value) {
+fn encode_weights(b: &mut Body<'_>, spec: &AttendSpec, item: &Item, rows: &Rows, padded: Value) {
     let zero = b.int(0);
     b.for_range(zero, rows.count, 1, |b, row| {
         let place = b.add(rows.first, row);

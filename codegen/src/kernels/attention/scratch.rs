@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use weir_abi::KEY_TILE;
 
-use super::cache::QUAD;
+use super::cache::{CacheType, QUAD};
 use super::tile::amx::VALUE_MEMORY;
 use super::tile::integer::pairs;
-use super::vector::{Dots, Width};
+use super::vector::{Dots, Instructions, PAIR};
 use super::{AttendSpec, unpack};
 
 /// Bytes of a row of scores.
@@ -32,13 +32,13 @@ pub(super) struct Scratch {
     pub(super) rows: usize,
     /// Bytes from the sums of one query to the next.
     pub(super) sum_row: usize,
-    /// Bytes from the codes of one query to the next, and to where its sums begin.
-    pub(super) code_row: usize,
+    /// Bytes from one rounded query to the next, and over a cache of codes to where its sums begin.
+    pub(super) rounded_row: usize,
     pub(super) begin: usize,
     /// Queries, dense.
     pub(super) queries: usize,
-    /// Over a cache of codes: queries as codes.
-    pub(super) query_codes: usize,
+    /// Over a cache of codes or bf16: queries rounded.
+    pub(super) rounded_queries: usize,
     /// Scores, then weights, of all queries for a tile of keys.
     pub(super) scores: usize,
     /// Per row: first key of the tile that it reads, key behind the last, 32 bits each.
@@ -91,19 +91,19 @@ impl Scratch {
     /// The scratch of a specification: of all query heads of a key/value head together, of as large
     /// a part of them as there is room for, or of fewer rows; nothing if one row of one head is too
     /// large.
-    pub(super) fn of(spec: &AttendSpec, width: Width, dots: Dots) -> Option<Scratch> {
+    pub(super) fn of(spec: &AttendSpec, instructions: Instructions) -> Option<Scratch> {
         let group = spec.group();
         let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
-        let is_tiled = spec.cache.number.is_coded() && dots == Dots::Tiles;
+        let is_tiled = spec.cache.number.is_coded() && instructions.dots == Dots::Tiles;
         let queries = if is_tiled { TILE_QUERIES } else { QUERIES };
         let sizes = parts.map(|heads| (heads, (queries / heads).clamp(1, MOST_ROWS)));
         let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
-        sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, (width, dots), heads, rows))
+        sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, instructions, heads, rows))
     }
 
     fn sized(
         spec: &AttendSpec,
-        (width, dots): (Width, Dots),
+        Instructions { width, dots, has_pairs: has_bf16_pairs }: Instructions,
         heads: usize,
         rows: usize,
     ) -> Option<Scratch> {
@@ -119,7 +119,15 @@ impl Scratch {
         let has_pairs = is_rounded && dots == Dots::Pairs;
         let words = pairs::bytes_of_words(quads.max(KEY_TILE / QUAD));
         let codes = (quads * dots.quad_bytes()).next_multiple_of(aligned);
-        let code_row = codes + aligned;
+        let rounded_row = match spec.cache.number {
+            CacheType::F32 | CacheType::F16 => 0,
+            // Pairs are written by sixteen.
+            CacheType::Bf16 if has_bf16_pairs => {
+                spec.cache.key_width.div_ceil(2).next_multiple_of(16) * PAIR
+            }
+            CacheType::Bf16 => spec.cache.key_width * 4,
+            CacheType::Int8 | CacheType::Int4 => codes + aligned,
+        };
         let of_rounded = |bytes: usize| if is_rounded { bytes } else { 0 };
         let mut end = 0;
         let mut part = |bytes: usize| {
@@ -131,10 +139,10 @@ impl Scratch {
             heads,
             rows,
             sum_row,
-            code_row,
+            rounded_row,
             begin: codes,
             queries: part(queries * spec.cache.key_width * 4),
-            query_codes: part(of_rounded(queries * code_row)),
+            rounded_queries: part(queries * rounded_row),
             scores: part(queries * SCORE_ROW),
             bounds: part(rows * 8),
             tile_maxima: part(queries * 4),

@@ -20,7 +20,8 @@
 //! | `combine` | how the sums of a chunk of tiles begin, and go into those of all chunks |
 //! | `ends` | queries go to the scratch, means to the output |
 //! | `exponentials` | weights of the keys of a block beside a sum that is known |
-//! | `float` | `scores` and `values` in f32 |
+//! | `float` | `scores` and `values` in f32, and of pairs of bf16 |
+//! | `halves` | rounding of queries over a bf16 cache |
 //! | `integer` | the same over an int8 cache, in codes; rounding of queries and weights |
 //! | `integer/pairs` | its products of many queries on AVX2, one multiplication for two |
 //! | `weigh` | `weigh` |
@@ -32,6 +33,7 @@ mod combine;
 mod ends;
 pub(super) mod exponentials;
 pub(super) mod float;
+pub(super) mod halves;
 pub(super) mod integer;
 mod weigh;
 
@@ -64,6 +66,8 @@ pub(super) struct Tile<'a> {
     pub(super) dots: Dots,
     /// Number format of the cache.
     pub(super) number: CacheType,
+    /// Whether products of bf16 are made two at a time.
+    pub(super) is_paired: bool,
     /// Where queries come from and means go.
     pub(super) strides: Strides,
 }

@@ -3,11 +3,12 @@
 //!
 //! Registers are numbers: 0 to 15 name `ymm` or `zmm` alike, 16 to 31 `zmm` only. Every word is one
 //! instruction on AVX-512 and at most a few on AVX2; both give the same bits. Words of one use have
-//! files of their own: codes of 8 bits (`codes`), numbers of a cache (`numbers`), lanes that are folded
-//! (`folds`).
+//! files of their own: codes of 8 bits (`codes`), numbers of a cache (`numbers`), bf16 and pairs of it
+//! (`halves`), lanes that are folded (`folds`).
 
 mod codes;
 mod folds;
+mod halves;
 mod numbers;
 
 use iced_x86::IcedError;
@@ -16,6 +17,8 @@ use weir_abi::IsaLevel;
 
 pub(super) use self::codes::Dots;
 pub(super) use self::folds::Fold;
+pub(super) use self::halves::{PAIR, PAIR_ORDER, PairOf, ROUNDING};
+use crate::kernels::matmul::has_pair_products;
 
 pub(super) const YMM: [AsmRegisterYmm; 16] = [
     ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13, ymm14,
@@ -80,6 +83,24 @@ impl Width {
             Width::Eight => 8,
             Width::Sixteen => 16,
         }
+    }
+}
+
+/// What a level computes tiles with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instructions {
+    pub(super) width: Width,
+    /// How products of codes are summed.
+    pub(super) dots: Dots,
+    /// Whether products of bf16 are made two at a time (`vdpbf16ps`).
+    pub(super) has_pairs: bool,
+}
+
+impl Instructions {
+    /// Those of a level; the portable one has none.
+    pub(super) fn of(level: IsaLevel) -> Option<Instructions> {
+        let width = Width::of(level)?;
+        Some(Instructions { width, dots: Dots::of(level), has_pairs: has_pair_products(level) })
     }
 }
 

@@ -21,6 +21,9 @@
 //! O = fma(O, F, o·e)`. The result is O / L. M and L begin at the sink's logit and 1, or at the
 //! least float and 0. Chunks and tiles without a key of the query leave its sums as they are.
 //!
+//! Over a cache of bf16 queries are rounded to bf16, and so is each w[j] in front of its value, not in
+//! the total; `vdpbf16ps` has the same order, two steps at a time.
+//!
 //! Over a cache of codes a tile's weights, times their values' scales, become codes with the step
 //! g = c / 255, c the largest of them, and `o = fma(float(Σ code·v), g, f·o)`; sums of codes are exact.
 //!
@@ -32,6 +35,7 @@
 //! shift, a power and a product, 5u and one u of the span of all scores. That makes the relative error
 //! E of a weight. Total and weighted sum round once a row;
 //! |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
+//! Over a cache of bf16 each weight's rounding adds 2⁻⁸ to E, for the sums alone.
 //! Over an int8 cache a score is an exact sum times four factors, |Δs| ≤ 5·u·|s|. A code is that of
 //! the definition, or its neighbour where E may move it over the middle of two, which adds g·|v| to y
 //! for each such key; how far the definition is from float32 stands in `docs/numerics.md`.
@@ -50,7 +54,7 @@ use super::block::{Part, is_block};
 use super::heads::range_of_head;
 use super::scratch::Scratch;
 use super::tile::{self, Tile};
-use super::vector::{Dots, Width};
+use super::vector::Instructions;
 use super::{AttendSpec, RangeOfRow, Unpack, layer_field, range_of_row};
 use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value};
 
@@ -70,7 +74,7 @@ pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
     spec: &AttendSpec,
-    (width, dots): (Width, Dots),
+    instructions: Instructions,
     scratch: &Scratch,
 ) -> Result<(), EmitError> {
     let tile = Tile {
@@ -80,8 +84,9 @@ pub(super) fn define(
         value_width: spec.cache.value_width,
         scale: spec.score.scale,
         softcap: spec.score.softcap,
-        dots,
+        dots: instructions.dots,
         number: spec.cache.number.unpacked(),
+        is_paired: instructions.has_pairs && spec.is_all_bf16(),
         strides: tile::Strides {
             query_row: spec.query.0 * 4,
             query_head: spec.query.1 * 4,
@@ -89,7 +94,7 @@ pub(super) fn define(
         },
     };
     let unpack = Unpack::of(assembly, &spec.cache, true)?;
-    let steps = Steps::assemble(assembly, id, width, &tile)?;
+    let steps = Steps::assemble(assembly, id, instructions.width, &tile)?;
     assembly.define(id, |b| {
         let [context, query, sinks, output, partials, thread, threads, work] = b.params();
         let rows = b.load_count(context, offset_of!(StepContext, rows) as i32);
@@ -99,8 +104,18 @@ pub(super) fn define(
         let memory = b.add_const(memory, 63);
         let memory = b.ins().band_imm_s(memory, -64);
         let weight_codes = tile.weight_codes().0;
-        let unit =
-            Unit { spec, scratch, steps, unpack, weight_codes, context, layer, spans, memory };
+        let unit = Unit {
+            spec,
+            scratch,
+            steps,
+            unpack,
+            weight_codes,
+            is_paired: tile.is_paired,
+            context,
+            layer,
+            spans,
+            memory,
+        };
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
@@ -151,6 +166,8 @@ struct Unit<'a> {
     unpack: Option<Unpack>,
     /// Place of the weights as codes in the scratch.
     weight_codes: usize,
+    /// Whether weights are pairs of bf16, and values are read by two rows.
+    is_paired: bool,
     context: Value,
     layer: Value,
     spans: Value,

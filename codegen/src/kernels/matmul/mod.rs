@@ -123,7 +123,7 @@ impl Compute {
 }
 
 /// Whether a level's processors all have `vdpbf16ps`.
-fn has_pair_products(level: IsaLevel) -> bool {
+pub(super) fn has_pair_products(level: IsaLevel) -> bool {
     matches!(level, IsaLevel::Avx512Pairs | IsaLevel::Amx)
 }
 

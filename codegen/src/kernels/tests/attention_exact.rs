@@ -30,6 +30,11 @@ pub(super) struct Exact {
 /// weight. Total and weighted sum add a rounding per row, the division one; total and sum carry the
 /// same E, which gives |Δy| ≤ (2·E + (2·rows + 2)·u) · Σ weight·|value|.
 ///
+/// Over a bf16 cache queries are those rounded to bf16, and each weight's own rounding in front of its
+/// value adds 2⁻⁸ of itself. `vdpbf16ps` takes numbers below 2⁻¹²⁶ for zero: a product of a query and a key
+/// loses at most 2⁻¹²⁶ times the larger, a step of a weighted sum 2⁻¹²⁶ times its value or 1, and
+/// 2⁻¹²⁶ where it ends; none of it grows later, and totals are at least 1.
+///
 /// Over a cache of codes sums of codes are exact, and three products make a score. Codes of weights are
 /// those of the definition, but where E moves one to its neighbour: with the relative error E of a
 /// weight (and 2u of a tile's factor) that is within 255·2·(E + 2u) of the middle of two codes, and
@@ -47,7 +52,13 @@ pub(super) fn exact(
     let scale = f64::from(spec.score.scale);
     let cap = f64::from(spec.score.softcap);
     let is_coded = spec.cache.number.is_coded();
-    let query = if is_coded { rounded(CacheType::Int8, query) } else { double(query) };
+    let query = match spec.cache.number {
+        CacheType::Int8 | CacheType::Int4 => rounded(CacheType::Int8, query),
+        CacheType::Bf16 => query.iter().map(|q| half::bf16::from_f32(*q).to_f64()).collect(),
+        CacheType::F32 | CacheType::F16 => double(query),
+    };
+    let is_bf16 = spec.cache.number == CacheType::Bf16;
+    let negligible = if is_bf16 { f64::from(f32::MIN_POSITIVE) } else { 0.0 };
     let (mut scores, mut score_error) = (Vec::new(), 0f64);
     let in_base_2 = if level == IsaLevel::Portable { 0.0 } else { 2.0 * U };
     for (slot, row) in places(span) {
@@ -61,6 +72,8 @@ pub(super) fn exact(
             _ => query.len() as f64 + 1.0,
         };
         let mut error = roundings * U * size * scale;
+        let largest = query.iter().chain(&key).fold(1f64, |most, x| most.max(x.abs()));
+        error += 2.0 * query.len() as f64 * negligible * largest * scale;
         scores.push(if cap == 0.0 {
             score
         } else {
@@ -102,7 +115,8 @@ pub(super) fn exact(
             if is_coded {
                 exact.add_rounded(planes, kv_head, tile, [weight_error, factor]);
             } else {
-                exact.add(planes, kv_head, tile, factor);
+                let of_rounding = if is_bf16 { 2f64.powi(-8) * (1.0 + factor) } else { 0.0 };
+                exact.add(planes, kv_head, tile, [factor + of_rounding, negligible]);
             }
         }
         rest = behind;
@@ -111,12 +125,19 @@ pub(super) fn exact(
 }
 
 impl Exact {
-    /// Adds weighted values.
-    fn add(&mut self, planes: &Planes, kv_head: usize, tile: &[(usize, usize, f64)], factor: f64) {
+    /// Adds weighted values; each may be off by a part of itself, and by what is negligible.
+    fn add(
+        &mut self,
+        planes: &Planes,
+        kv_head: usize,
+        tile: &[(usize, usize, f64)],
+        [factor, negligible]: [f64; 2],
+    ) {
         for (slot, row, weight) in tile {
             for (k, value) in planes.value(*slot, kv_head, *row).into_iter().enumerate() {
                 self.output[k] += weight * value;
                 self.bounds[k] += weight * value.abs() * factor;
+                self.bounds[k] += 2.0 * negligible * value.abs().max(1.0);
             }
         }
     }

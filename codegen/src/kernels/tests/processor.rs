@@ -242,6 +242,10 @@ fn avx512() -> Vec<Entry> {
         vpermq(zmm0, zmm1, zmm2); vpermq(zmm0.k1(), zmm1, 0x1b); vpermd(ymm0, ymm1, ymm2);
         vpermd(zmm0.k1().z(), zmm1, zmm2); vpunpcklqdq(zmm0.k1(), zmm1, zmm2);
         vcvtps2dq(zmm0, dword_bcst(rdi + 8)); vpsubd(zmm0, zmm1, zmm2);
+        vpermw(zmm0, zmm1, zmm2); vpermw(zmm0, zmm1, zmmword_ptr(rdi));
+        vbroadcasti64x4(zmm0, ymmword_ptr(rdi + 4)); vprold(zmm0, zmm1, 16);
+        vinserti64x4(zmm0, zmm1, ymmword_ptr(rdi + 4), 1); vmovaps(zmm0.k1(), zmm1);
+        vpmovzxwd(zmm0.k1().z(), ymmword_ptr(rdi + 4));
     ));
     all.extend(masked());
     all.extend(entries!(Floats:
@@ -309,8 +313,14 @@ fn masked() -> Vec<Entry> {
 }
 
 fn bf16() -> Vec<Entry> {
-    entries!(Floats: vdpbf16ps(zmm0, zmm1, zmm2); vdpbf16ps(zmm0, zmm1, dword_bcst(rdi + 4));)
-        .into()
+    let mut all = Vec::new();
+    all.extend(entries!(Floats:
+        vdpbf16ps(zmm0, zmm1, zmm2); vdpbf16ps(zmm0, zmm1, dword_bcst(rdi + 4));
+    ));
+    all.extend(entries!(Bits:
+        vcvtne2ps2bf16(zmm0, zmm1, zmm2); vcvtne2ps2bf16(zmm0, zmm1, zmmword_ptr(rdi));
+    ));
+    all
 }
 
 /// `name(inputs, output)`: three registers from memory, the instruction, register 0 to memory.

@@ -1,13 +1,24 @@
 //! The number format of caches that nobody chose.
 
 use weir_ir::text::parse;
-use weir_ir::{CacheFormat, RowFormats};
+use weir_ir::{CacheFormat, DType, RowFormats};
 
-use super::{Keep, suits_products};
+use super::{Keep, Products};
 use crate::kv::policy::KvOptions;
 
 /// What a layer's keys come through, and the format of its weights.
 fn chosen(width: u32, weight: &str, bias: bool, is_normed: bool) -> CacheFormat {
+    chosen_for(None, width, weight, bias, is_normed)
+}
+
+/// The same where it is said what products round to.
+fn chosen_for(
+    activations: Option<DType>,
+    width: u32,
+    weight: &str,
+    bias: bool,
+    is_normed: bool,
+) -> CacheFormat {
     let bias_of_key = if bias { ", v2" } else { "" };
     let normed = if is_normed { "v6" } else { "v5" };
     let text = format!(
@@ -29,7 +40,8 @@ main {{
 }}
 "
     );
-    suits_products(&parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}")))
+    let graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    Products { activations }.cache_format(&graph)
 }
 
 #[test]
@@ -40,8 +52,16 @@ fn rows_are_codes_where_scales_suit_them() {
     // A few numbers of keys with biases outweigh the others, unless a norm follows.
     assert_eq!(chosen(64, int4, true, false), CacheFormat::F16);
     assert_eq!(chosen(64, int4, true, true), CacheFormat::I8);
-    assert_eq!(chosen(64, "bf16", false, false), CacheFormat::F16);
     assert_eq!(chosen(64, "f32", false, false), CacheFormat::F32);
+    assert_eq!(chosen(16, "bf16", false, false), CacheFormat::BF16);
+    assert_eq!(chosen(64, "bf16", true, false), CacheFormat::F16);
+    assert_eq!(chosen(64, "bf16", true, true), CacheFormat::BF16);
+    // What is said of all products counts, not their weights.
+    let [in_bf16, in_f32] =
+        [DType::BF16, DType::F32].map(|dtype| chosen_for(Some(dtype), 64, int4, false, false));
+    assert_eq!([in_bf16, in_f32], [CacheFormat::BF16, CacheFormat::F32]);
+    let biased = chosen_for(Some(DType::BF16), 64, int4, true, false);
+    assert_eq!(biased, CacheFormat::F16);
 }
 
 /// Rows that only some heads have lie among those of the ring's format.
@@ -58,7 +78,8 @@ main {
     let kv = KvOptions::parse("snapstream,rows=64,sinks=4,recent=16,budget=30:90").unwrap();
     let keep = |format| {
         let mut graph = graph.clone();
-        let rings = Keep { kv: &kv, format: Some(format), context: 256 }.rows(&mut graph, 12);
+        let rings = Keep { kv: &kv, format: Some(format), activations: None, context: 256 }
+            .rows(&mut graph, 12);
         rings.map(|_| graph.caches.values().next().and_then(|cache| cache.layout.clone()).unwrap())
     };
     let rows = keep(CacheFormat::I4.into()).unwrap();
@@ -87,7 +108,8 @@ main {{
     );
     let graph = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let kv = KvOptions::parse("snapstream,rows=64,recent=16,window=12,reselect=8").unwrap();
-    let keep = Keep { kv: &kv, format: Some(CacheFormat::F32.into()), context: 256 };
+    let format = Some(CacheFormat::F32.into());
+    let keep = Keep { kv: &kv, format, activations: None, context: 256 };
     assert_eq!(keep.rows(&mut graph.clone(), 12), Ok(1));
     let error = keep.rows(&mut graph.clone(), 11).unwrap_err().to_string();
     assert!(error.starts_with("reselect= computes 12 observed rows again, more than the 11 rows"));

@@ -285,6 +285,19 @@ impl Processor<'_> {
         self.set_vector(instruction, (bytes, 4), &value)
     }
 
+    /// Floats of the last source, then of the second, as bf16 side by side; what is below 2⁻¹²⁶ is zero.
+    pub(super) fn round_to_bf16(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let (second, first) = self.sources(instruction, bytes, 4)?;
+        let lanes = bytes / 4;
+        let value = from_half_words(2 * lanes, |lane| {
+            let source = if lane < lanes { &first } else { &second };
+            let float = f32::from_bits(word(source, lane % lanes));
+            half::bf16::from_f32(flushed(float)).to_bits()
+        });
+        self.set_vector(instruction, (bytes, 2), &value)
+    }
+
     /// Sums of neighbouring words of both sources, or of the distances of eight bytes.
     pub(super) fn sum_neighbours(&mut self, instruction: &Instruction) -> Step {
         let bytes = bytes_of(instruction.op0_register());

@@ -90,8 +90,12 @@ impl Processor<'_> {
             first[..8].copy_from_slice(&self.general(instruction.op1_register()).to_le_bytes());
         }
         let value = std::array::from_fn(|byte| first[byte % element]);
-        // Of a broadcast of 128 bits the mask counts words.
-        let counted = if element == 16 { 4 } else { element };
+        // Of a broadcast of 128 bits the mask counts words, of one of 256 longs.
+        let counted = match element {
+            16 => 4,
+            32 => 8,
+            element => element,
+        };
         self.set_vector(instruction, (bytes, counted), &value)
     }
 
@@ -254,6 +258,16 @@ impl Processor<'_> {
             let source = if number < lanes { &first } else { &second };
             half_word(source, number % lanes)
         });
+        self.set_vector(instruction, (bytes, 2), &value)
+    }
+
+    /// `vpermw`: half words of the last source by the numbers in the second.
+    pub(super) fn permute_half_words(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let (numbers, from) = self.sources(instruction, bytes, 2)?;
+        let lanes = bytes / 2;
+        let number = |lane: usize| usize::from(half_word(&numbers, lane)) % lanes;
+        let value = from_half_words(lanes, |lane| half_word(&from, number(lane)));
         self.set_vector(instruction, (bytes, 2), &value)
     }
 

@@ -103,7 +103,7 @@ pub(super) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>, quads: usize) -> Emit
         tiles: OF_SCORES,
         quads,
         products,
-        left_row: scratch.code_row,
+        left_row: scratch.rounded_row,
         right_column: block,
         columns: COLUMNS,
     };

@@ -71,7 +71,7 @@ pub(in crate::kernels::attention) fn scores(v: &mut Vectors<'_>, tile: &Tile<'_>
     let product = Codes {
         width: v.width,
         dots: tile.dots,
-        left_row: tile.scratch.code_row,
+        left_row: tile.scratch.rounded_row,
         right_step: QUAD * KEY_BLOCK,
         right_block: scales + SCALES,
         result_row: SCORE_ROW,
@@ -349,7 +349,7 @@ pub(in crate::kernels::attention) fn round_queries(
         v.prepare_part(part, rcx + ONES)?;
     }
     v.code.lea(r8, rdi + scratch.queries)?;
-    v.code.lea(r9, rdi + scratch.query_codes)?;
+    v.code.lea(r9, rdi + scratch.rounded_queries)?;
     v.code.lea(r11, rdi + scratch.query_factors)?;
     v.code.set_label(&mut again)?;
     v.broadcast(mask, rcx + MAGNITUDE)?;
@@ -416,7 +416,7 @@ pub(in crate::kernels::attention) fn round_queries(
         v.code.mov(dword_ptr(r9 + (scratch.begin + pairs::OWN_BEGIN)), eax)?;
     }
     v.code.add(r8, (width * 4) as i32)?;
-    v.code.add(r9, scratch.code_row as i32)?;
+    v.code.add(r9, scratch.rounded_row as i32)?;
     v.code.add(r11, 4)?;
     v.code.dec(rsi)?;
     v.code.jnz(again)?;

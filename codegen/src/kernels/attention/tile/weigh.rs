@@ -21,7 +21,7 @@ use super::integer::{PACK_ORDER, WeightNumbers, round_weights};
 use super::{Tile, amx};
 use crate::kernels::attention::cache::CacheType;
 use crate::kernels::attention::scratch::SCORE_ROW;
-use crate::kernels::attention::vector::{Dots, Emitted, Fold, Vectors, Width};
+use crate::kernels::attention::vector::{Dots, Emitted, Fold, ROUNDING, Vectors, Width};
 use crate::kernels::attention::{LEAST_STEP, TOP_WEIGHT};
 
 /// Registers of scores that are worked on at a time.
@@ -78,8 +78,10 @@ const ORDER: usize = 16;
 /// Orders of [`rows`].
 const FOLDED: usize = 17;
 const PACKED: usize = 18;
+/// What weights over a bf16 cache are rounded with.
+const ROUNDED_BY: usize = 19;
 /// Behind the numbers: as many zeros as a tile has keys, as many ones (all bits), as many zeros.
-const MASKS: usize = 19;
+const MASKS: usize = ROUNDED_BY + ROUNDING.len();
 
 pub(super) const CONSTANTS: AsmRegister64 = rcx;
 
@@ -132,8 +134,8 @@ pub(super) fn exp2(
     each(v, &|v, i| v.multiply_then_add(y + i, n + i, n + i))
 }
 
-/// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, and over an
-/// int8 cache codes; else the last argument is not read.
+/// `(scratch, rows, value rows)`: the scores of all queries of the rows become weights, over a bf16
+/// cache rounded to it, and over an int8 cache codes; else the last argument is not read.
 pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let mut constants = v.code.create_label();
     if tile.scales_late() {
@@ -156,6 +158,7 @@ pub(in crate::kernels::attention) fn weigh(v: &mut Vectors<'_>, tile: &Tile<'_>)
     v.code.dd(&[0; 8])?;
     v.code.dd(&rows::FOLD_ORDER)?;
     v.code.dd(&rows::CODE_ORDER)?;
+    ROUNDING.iter().try_for_each(|word| v.code.dd(&[*word; 16]))?;
     for mask in [0u32, u32::MAX, 0] {
         for _ in 0..KEY_TILE {
             v.code.db(&mask.to_le_bytes())?;
@@ -354,9 +357,7 @@ fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
             }
         }
         exp_scores(v, group)?;
-        for index in 0..SCORES {
-            v.store(r8 + (group * SCORES + index) * bytes, 8 + index)?;
-        }
+        store_weights(v, tile, r8 + group * SCORES * bytes)?;
     }
     v.fold(Fold::Sum, 14, 15, 13)?;
     v.store_first(r11 + scratch.tile_totals, 14)?;
@@ -406,6 +407,30 @@ fn weights(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     v.code.add(r8, bytes as i32)?;
     v.code.sub(rsi, v.width.lanes() as i32)?;
     v.code.jg(again)
+}
+
+/// Stores the weights of one group of registers, over a bf16 cache rounded; pairs lie as densely as their
+/// numbers, behind scores that are still to come.
+fn store_weights(v: &mut Vectors<'_>, tile: &Tile<'_>, to: AsmMemoryOperand) -> Emitted {
+    let bytes = v.bytes();
+    if tile.is_paired {
+        return (0..SCORES)
+            .step_by(2)
+            .try_for_each(|index| v.store_pairs(to + index * bytes / 2, [8 + index, 9 + index]));
+    }
+    let masks = [5, 6, 7];
+    if tile.number == CacheType::Bf16 {
+        for (index, mask) in masks.into_iter().enumerate() {
+            v.load(mask, constant(ROUNDED_BY + index))?;
+        }
+    }
+    for index in 0..SCORES {
+        if tile.number == CacheType::Bf16 {
+            v.round_to_bf16(8 + index, [0, 1], masks)?;
+        }
+        v.store(to + index * bytes, 8 + index)?;
+    }
+    Ok(())
 }
 
 /// Scores of `rsi` queries become c·tanh(s·scale / c), by tanh |x| = (1 - e) / (1 + e) for

@@ -13,7 +13,7 @@ pub(super) struct Steps {
     pub(super) take: FuncId,
     /// Writes the results.
     pub(super) means: FuncId,
-    /// Rounds queries, where the cache holds codes.
+    /// Rounds queries, where the cache holds codes or bf16.
     pub(super) round: Option<FuncId>,
     pub(super) scores: FuncId,
     pub(super) begin: FuncId,
@@ -64,16 +64,22 @@ impl Steps {
                 combine,
                 values: step("values", 7, tile::integer::values)?,
             },
-            _ => Steps {
+            number => Steps {
                 take,
                 means,
                 matrix,
-                round: None,
+                round: match number {
+                    CacheType::Bf16 => Some(step("round", 2, tile::halves::round_queries)?),
+                    _ => None,
+                },
                 scores: step("scores", 6, tile::float::scores)?,
                 begin,
                 weigh,
                 combine,
-                values: step("values", 7, tile::float::values)?,
+                values: match tile.is_paired {
+                    true => step("values", 8, tile::float::values)?,
+                    false => step("values", 7, tile::float::values)?,
+                },
             },
         })
     }

@@ -25,8 +25,8 @@ impl Unit<'_> {
             let [keys, values] = [walk.part.keys, walk.part.values].map(|rows| rows.row(b, place));
             let [keys, values] = self.unpacked(b, walk, [keys, values], last);
             self.score(b, rows, [keys, ahead.keys, values], last);
-            if self.steps.round.is_some() {
-                return self.rounded_values(b, rows, [values, ahead.values], last);
+            if self.spec.cache.number.is_coded() {
+                return self.coded_values(b, rows, [values, ahead.values], last);
             }
             let values = TileValues { values, ahead: b.sub(ahead.values, values) };
             // All rows read the same keys, or each block of rows is looked at by itself.
@@ -126,7 +126,7 @@ impl Unit<'_> {
         last: Value,
     ) {
         let queries = match self.steps.round {
-            Some(_) => self.scratch.query_codes,
+            Some(_) => self.scratch.rounded_queries,
             None => self.scratch.queries,
         };
         let [queries, scores] = [queries, self.scratch.scores].map(|at| self.at(b, at));
@@ -137,7 +137,7 @@ impl Unit<'_> {
 
     /// Adds the values of the first `last` keys of a tile, whose weights are codes, to the sums of all
     /// rows: those that a row does not read have code 0.
-    fn rounded_values(
+    fn coded_values(
         &self,
         b: &mut Body<'_>,
         rows: &RowsOfTile,
@@ -168,7 +168,13 @@ impl Unit<'_> {
         let count = b.sub(behind, before);
         let weights = self.at(b, self.scratch.scores);
         let weights = b.element(weights, before, SCORE_ROW as i64);
-        let weights = b.element(weights, first, 4);
+        // Pairs are read from their first key on.
+        let skipped = self.is_paired.then(|| b.ins().band_imm_s(first, 1));
+        let first = match skipped {
+            Some(skipped) => b.sub(first, skipped),
+            None => first,
+        };
+        let weights = b.element(weights, first, if self.is_paired { 2 } else { 4 });
         let from = b.element(values.values, first, self.spec.cache.value_bytes() as i64);
         let ahead = b.add(from, values.ahead);
         let sums = self.at(b, self.scratch.sums);
@@ -176,7 +182,9 @@ impl Unit<'_> {
         let factors = self.at(b, factors);
         let factors = b.element(factors, before, 4);
         let keys = b.sub(last, first);
-        b.call(self.steps.values, &[weights, from, sums, factors, count, keys, ahead]);
+        let mut given = vec![weights, from, sums, factors, count, keys, ahead];
+        given.extend(skipped);
+        b.call(self.steps.values, &given);
     }
 
     /// Values where rows read different keys: what a block of rows has in common first, then the
@@ -196,7 +204,12 @@ impl Unit<'_> {
                 let [first, last] = bounds(b, row);
                 vec![b.max(both[0], first), b.min(both[1], last)]
             });
-            let (latest_first, common) = (both[0], both[1]);
+            let latest_first = both[0];
+            // A pair that is divided adds a zero to each sum, which must not depend on the company.
+            let common = match self.is_paired {
+                true => b.ins().band_imm_s(both[1], -2),
+                false => both[1],
+            };
             let from_zero = b.compare_const(IntCC::Equal, latest_first, 0);
             b.if_else(
                 from_zero,
