@@ -62,9 +62,9 @@ use avx512::ManyRows;
 
 pub use quantise::{Activation, Halves, Scaling, emit_quantise};
 pub(in crate::kernels) use quantise::{
-    BEGIN, EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS,
+    BEGIN, CHUNK, EXPONENT, Form, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS,
     PAIRS_BEGIN, POWER_CARRY, POWER_INVERSE, POWER_LOWERED, TO_ANCHOR, UNITS, VALUE_ORDER,
-    for_rows, largest_of_row, paired_eights, quantise_block, values_at, zeros_behind,
+    for_rows, largest_of_row, paired_eights, quantise_block, round_chunk, values_at, zeros_behind,
 };
 pub use row::emit_unpack_row;
 

@@ -118,7 +118,7 @@ pub(in crate::kernels) const fn values_at(block: usize) -> usize {
 pub(in crate::kernels) const VALUE_ORDER: [usize; 8] = [4, 6, 1, 3, 5, 7, 2, 0];
 
 /// Elements of an item of `Bf16`.
-const CHUNK: usize = 64;
+pub(in crate::kernels) const CHUNK: usize = 64;
 
 /// Over what rounded activations share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -331,12 +331,7 @@ pub fn emit_quantise(assembly: &mut Assembly, activation: Activation) -> Result<
                         let limit = b.int(reduction as i64);
                         let end = b.add_const(begin, CHUNK as i64);
                         let end = b.min(end, limit);
-                        match halves {
-                            Halves::Pairs => round_pairs(b, from, to, [begin, end], reduction),
-                            Halves::Floats | Halves::FloatsOrPairs => {
-                                round_floats(b, from, to, [begin, end]);
-                            }
-                        }
+                        round_chunk(b, halves, [from, to], [begin, end], reduction);
                     });
                 }
                 Activation::Int8 { reduction, block, input_stride, scaling, in_bf16, .. } => {
@@ -395,6 +390,20 @@ pub(in crate::kernels) fn for_rows(
         let last = b.min(last, items);
         body(b, row, [first, last]);
     });
+}
+
+/// Rounds the elements from `begin` to `end` of a row of `reduction`: an item, or the rest of a row.
+pub(in crate::kernels) fn round_chunk(
+    b: &mut Body<'_>,
+    halves: Halves,
+    [from, to]: [Value; 2],
+    elements: [Value; 2],
+    reduction: usize,
+) {
+    match halves {
+        Halves::Pairs => round_pairs(b, from, to, elements, reduction),
+        Halves::Floats | Halves::FloatsOrPairs => round_floats(b, from, to, elements),
+    }
 }
 
 fn round_floats(b: &mut Body<'_>, from: Value, to: Value, [begin, end]: [Value; 2]) {

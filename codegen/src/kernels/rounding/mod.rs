@@ -1,12 +1,12 @@
-//! Rows on their way into an integer product: computed, and rounded to signed bytes, in one pass.
+//! Rows on their way into a product: computed, and rounded to signed bytes or bf16, in one pass.
 //!
 //! What lies in front of a product is part of its rounding: the row as it is, its RMS norm, or a
-//! gated product of two rows. Nothing but the records that products read
-//! ([`Activation::Int8`]) is written; values are those of the separate kernels, bit for bit, on
-//! every level: the norm's sum has the sixteen lanes of `norm`, the gate is the function of `map`,
-//! blocks are rounded as by `quantise`. Their error bounds hold unchanged.
+//! gated product of two rows. Nothing but what products read ([`Activation`]) is written; values are those
+//! of the separate kernels, bit for bit, on every level: the norm's sum has the sixteen lanes of `norm`, the gate is the function of `map`,
+//! blocks are rounded as by `quantise` (but that numbers below 2⁻¹²⁶ become zero where pairs of bf16 are
+//! multiplied, which takes them for it). Their error bounds hold unchanged.
 //!
-//! Threads divide blocks, not rows: with one row every thread has a part, and each sums the whole
+//! Threads divide blocks of codes, or parts of 64 numbers of bf16, not rows: with one row every thread has a part, and each sums the whole
 //! row for its norm, which costs less than a barrier between a norm and its readers. Where a row has
 //! one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the whole row once to
 //! find its largest magnitude, and its own blocks a second time to round them: no memory for rows, and
@@ -15,7 +15,7 @@
 //! | file | job |
 //! |---|---|
 //! | `portable` | 128-bit vectors by Cranelift; any block and gate |
-//! | `wide` | 256-bit vectors, assembled, for all other levels; gate and codes in 512 bits where there are such |
+//! | `wide` | 256-bit vectors, assembled, for all other levels; gate and codes in 512 bits where there are such, and pairs of bf16 |
 
 mod portable;
 mod wide;
@@ -24,7 +24,7 @@ use weir_abi::IsaLevel;
 use weir_ir::ops::unary::UnaryOp;
 
 use super::map::MapOp;
-use super::matmul::{Activation, Form, emit_quantise};
+use super::matmul::{Activation, CHUNK, Form, Halves, emit_quantise, has_pair_products};
 use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 
 /// Where the values of a row come from.
@@ -49,7 +49,7 @@ pub enum Source {
 /// What is rounded, and how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundingSpec {
-    /// The records. Only a [`Source::Row`] may be rounded to bf16.
+    /// What is written.
     pub activation: Activation,
     /// The values.
     pub source: Source,
@@ -57,19 +57,49 @@ pub struct RoundingSpec {
     pub record_stride: usize,
 }
 
-/// An [`Activation::Int8`] taken apart.
+/// Rows in parts, which threads divide.
 #[derive(Clone, Copy)]
-struct Blocks {
+struct Parts {
     /// Elements of a row.
     reduction: usize,
-    /// A block's record.
-    form: Form,
-    /// Blocks of a row.
+    /// Elements of a part, and bytes that are written of them.
+    elements: usize,
+    bytes: usize,
+    /// Parts of a row, the last of which may have fewer elements.
     count: usize,
     /// Floats from row to row of the first operand.
     input_stride: usize,
-    /// Bytes from row to row of the records.
+    /// Bytes from row to row of what is written.
     row_bytes: usize,
+}
+
+impl Parts {
+    fn are_whole(&self) -> bool {
+        self.reduction == self.elements * self.count
+    }
+}
+
+/// Rows rounded to signed bytes, whose parts are blocks.
+#[derive(Clone, Copy)]
+struct Blocks {
+    parts: Parts,
+    /// A block's record.
+    form: Form,
+}
+
+/// What is written.
+#[derive(Clone, Copy)]
+enum Rounded {
+    Codes(Blocks),
+    Halves(Parts, Halves),
+}
+
+impl Rounded {
+    fn parts(&self) -> &Parts {
+        match self {
+            Rounded::Codes(Blocks { parts, .. }) | Rounded::Halves(parts, _) => parts,
+        }
+    }
 }
 
 /// The longest vectors of the assembled version.
@@ -77,12 +107,6 @@ struct Blocks {
 enum Vectors {
     Of256Bits,
     Of512Bits,
-}
-
-impl Blocks {
-    fn record_bytes(&self) -> usize {
-        self.form.record_bytes()
-    }
 }
 
 impl RoundingSpec {
@@ -99,17 +123,23 @@ impl RoundingSpec {
         Self { activation, record_stride, ..self }
     }
 
-    fn blocks(&self) -> Option<Blocks> {
+    fn rounded(&self) -> Rounded {
+        let row_bytes = self.record_stride;
         match self.activation {
-            Activation::Bf16 { .. } => None,
+            Activation::Bf16 { reduction, input_stride, halves } => {
+                let bytes = CHUNK * if halves == Halves::Pairs { 2 } else { 4 };
+                let count = self.activation.items_per_row();
+                let elements = CHUNK;
+                Rounded::Halves(
+                    Parts { reduction, elements, bytes, count, input_stride, row_bytes },
+                    halves,
+                )
+            }
             Activation::Int8 { reduction, block, blocks, input_stride, scaling, in_bf16 } => {
-                Some(Blocks {
-                    reduction,
-                    form: Form { block, scaling, in_bf16 },
-                    count: blocks,
-                    input_stride,
-                    row_bytes: self.record_stride,
-                })
+                let form = Form { block, scaling, in_bf16 };
+                let (elements, bytes, count) = (block, form.record_bytes(), blocks);
+                let parts = Parts { reduction, elements, bytes, count, input_stride, row_bytes };
+                Rounded::Codes(Blocks { parts, form })
             }
         }
     }
@@ -142,27 +172,28 @@ impl RoundingSpec {
         }
     }
 
-    /// The blocks, if the assembled version serves: whole ones, and a gate that it knows; and its
+    /// What is written, if the assembled version serves: whole parts, and a gate that it knows; and its
     /// longest vectors.
-    fn wide(&self, level: IsaLevel) -> Option<(Blocks, Vectors)> {
-        let blocks = self.blocks()?;
-        let is_whole = blocks.reduction == blocks.form.block * blocks.count;
+    fn wide(&self, level: IsaLevel) -> Option<(Rounded, Vectors)> {
+        let rounded = self.rounded();
         let is_known = match self.source {
             Source::Row | Source::RmsNorm { .. } => true,
             Source::Gated { activation, .. } => activation == UnaryOp::Silu,
         };
-        let vectors = match level {
-            IsaLevel::Portable => return None,
-            _ if level >= IsaLevel::Avx512 => Vectors::Of512Bits,
-            _ if blocks.form.in_bf16 => return None,
-            _ => Vectors::Of256Bits,
+        let vectors = match rounded {
+            _ if level == IsaLevel::Portable => return None,
+            Rounded::Halves(_, Halves::Pairs) if has_pair_products(level) => Vectors::Of512Bits,
+            Rounded::Halves(..) => return None,
+            Rounded::Codes(_) if level >= IsaLevel::Avx512 => Vectors::Of512Bits,
+            Rounded::Codes(blocks) if blocks.form.in_bf16 => return None,
+            Rounded::Codes(_) => Vectors::Of256Bits,
         };
-        (is_whole && is_known).then_some((blocks, vectors))
+        (rounded.parts().are_whole() && is_known).then_some((rounded, vectors))
     }
 }
 
-/// Emits (input, second operand if the source has one, output, first block, block behind the last);
-/// blocks of all rows are counted through. bf16 counts the items of [`emit_quantise`].
+/// Emits (input, second operand if the source has one, output, first part, part behind the last); parts of
+/// all rows are counted through, as the items of [`emit_quantise`].
 pub fn emit_rounding(
     assembly: &mut Assembly,
     spec: &RoundingSpec,
@@ -174,20 +205,16 @@ pub fn emit_rounding(
     }
     let params = if spec.has_second() { 5 } else { 4 };
     let signature = signature(&[POINTER].repeat(params), &[]);
-    if let Some((blocks, vectors)) = spec.wide(level) {
+    if let Some((rounded, vectors)) = spec.wide(level) {
         let id = assembly.declare(&symbol, signature)?;
-        assembly.assemble(id, |code| wide::assemble(code, &blocks, spec.source, vectors))?;
+        assembly.assemble(id, |code| wide::assemble(code, &rounded, spec.source, vectors))?;
         return Ok(id);
     }
-    match spec.blocks() {
-        Some(blocks) if spec.has_second() => {
-            let id = assembly.declare(&symbol, signature)?;
-            portable::define(assembly, id, &blocks, spec.source)?;
-            Ok(id)
-        }
-        _ => {
-            debug_assert_eq!(spec.record_stride, spec.activation.row_bytes(), "whole rows");
-            emit_quantise(assembly, spec.activation)
-        }
+    if spec.has_second() {
+        let id = assembly.declare(&symbol, signature)?;
+        portable::define(assembly, id, &spec.rounded(), spec.source)?;
+        return Ok(id);
     }
+    debug_assert_eq!(spec.record_stride, spec.activation.row_bytes(), "whole rows");
+    emit_quantise(assembly, spec.activation)
 }

@@ -1,9 +1,11 @@
-//! The portable version: a block's values go through the stack, then are rounded like a row's.
+//! The portable version: a part's values go through the stack, then are rounded like a row's.
 
-use super::{Blocks, Source};
+use super::{Parts, Rounded, Source};
 use crate::emit::{Assembly, Body, EmitError, FuncId, Lanes, Value};
 use crate::kernels::map::unary;
-use crate::kernels::matmul::{Scaling, for_rows, largest_of_row, quantise_block, zeros_behind};
+use crate::kernels::matmul::{
+    Scaling, for_rows, largest_of_row, quantise_block, round_chunk, zeros_behind,
+};
 use crate::kernels::norm::rms_factor;
 
 /// What the values of a row are made from.
@@ -21,52 +23,66 @@ struct Row {
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
-    blocks: &Blocks,
+    rounded: &Rounded,
     source: Source,
 ) -> Result<(), EmitError> {
+    let parts = rounded.parts();
     assembly.define(id, |b| {
         let [input, second, output, begin, end] = b.params();
-        let staged = b.stack(blocks.form.block as u32 * 4);
-        for_rows(b, [begin, end], blocks.count, |b, number, [first, last]| {
-            let input = b.element(input, number, blocks.input_stride as i64 * 4);
+        let staged = b.stack(parts.elements as u32 * 4);
+        for_rows(b, [begin, end], parts.count, |b, number, [first, last]| {
+            let input = b.element(input, number, parts.input_stride as i64 * 4);
             let mut row = Row { input, second, factor: None, largest: None };
             match source {
                 Source::Gated { up_stride, .. } => {
                     row.second = b.element(second, number, up_stride as i64 * 4);
                 }
                 Source::RmsNorm { epsilon } => {
-                    row.factor = Some(rms_factor(b, blocks.reduction, epsilon, input));
+                    row.factor = Some(rms_factor(b, parts.reduction, epsilon, input));
                 }
                 Source::Row => {}
             }
-            if blocks.form.scaling == Scaling::Row {
-                row.largest = Some(largest_of_row(b, blocks.reduction, |b, at, lanes| {
+            if matches!(rounded, Rounded::Codes(blocks) if blocks.form.scaling == Scaling::Row) {
+                row.largest = Some(largest_of_row(b, parts.reduction, |b, at, lanes| {
                     element(b, source, &row, at, lanes)
                 }));
             }
-            let records = b.element(output, number, blocks.row_bytes as i64);
+            let output = b.element(output, number, parts.row_bytes as i64);
             b.for_range(first, last, 1, |b, part| {
-                let to = b.element(records, part, blocks.record_bytes() as i64);
-                round_block(b, blocks, source, &row, part, staged, to);
+                let begin = b.mul_const(part, parts.elements as i64);
+                let valid = stage(b, parts, source, &row, begin, staged);
+                match rounded {
+                    Rounded::Codes(blocks) => {
+                        let to = b.element(output, part, parts.bytes as i64);
+                        zeros_behind(b, staged, valid, parts.elements);
+                        quantise_block(b, staged, to, blocks.form, row.largest);
+                    }
+                    Rounded::Halves(_, halves) => {
+                        // Counted from the row's begin.
+                        let before = b.mul_const(begin, -4);
+                        let from = b.add(staged, before);
+                        let end = b.add(begin, valid);
+                        round_chunk(b, *halves, [from, output], [begin, end], parts.reduction);
+                    }
+                }
             });
         });
         b.ret(&[]);
     })
 }
 
-fn round_block(
+/// Computes the part that begins at an element; returns how many elements it has.
+fn stage(
     b: &mut Body<'_>,
-    blocks: &Blocks,
+    parts: &Parts,
     source: Source,
     row: &Row,
-    part: Value,
+    begin: Value,
     staged: Value,
-    to: Value,
-) {
-    let begin = b.mul_const(part, blocks.form.block as i64);
-    let limit = b.int(blocks.reduction as i64);
+) -> Value {
+    let limit = b.int(parts.reduction as i64);
     let rest = b.sub(limit, begin);
-    let size = b.int(blocks.form.block as i64);
+    let size = b.int(parts.elements as i64);
     let valid = b.min(rest, size);
     let zero = b.int(0);
     b.for_lanes(zero, valid, |b, index, lanes| {
@@ -75,9 +91,7 @@ fn round_block(
         let to = b.element(staged, index, 4);
         b.store(value, to, 0);
     });
-    let valid = b.max(valid, zero);
-    zeros_behind(b, staged, valid, blocks.form.block);
-    quantise_block(b, staged, to, blocks.form, row.largest);
+    b.max(valid, zero)
 }
 
 fn element(b: &mut Body<'_>, source: Source, row: &Row, at: Value, lanes: Lanes) -> Value {

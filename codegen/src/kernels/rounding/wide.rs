@@ -1,20 +1,21 @@
 //! The assembled version in 256-bit vectors; where there are longer ones, the gate and the records are in
-//! 512 bits.
+//! 512 bits, and so are pairs of bf16 (`pairs`).
 //!
-//! A block is taken in two passes: its values, kept on the stack if they are not the row's own, with
+//! A block of codes is taken in two passes: its values, kept on the stack if they are not the row's own, with
 //! the largest magnitude; then codes and their sum. Where a row has one scale, a pass over all of its
 //! values finds the largest magnitude first, and the first pass of a block leaves it alone. Magnitudes
 //! are compared as integers, which is their order as floats and puts what is not a number above all:
 //! what shares a scale with it has codes 0 and a scale that is not finite, as in the portable version.
 
 mod gate;
+mod pairs;
 mod records;
 mod together;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{Blocks, Source, Vectors};
+use super::{Blocks, Parts, Rounded, Source, Vectors};
 use crate::kernels::matmul::{
     EXPONENT, LIMIT_OF_POWERS, MINUS_SUM, NEGLIGIBLE, NEGLIGIBLE_OF_POWERS, PAIRS_BEGIN,
     POWER_CARRY, POWER_INVERSE, POWER_LOWERED, Scaling, TO_ANCHOR, UNITS, VALUE_ORDER,
@@ -102,15 +103,17 @@ enum Constant {
 const SERIES: [f32; 8] =
     [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 
-fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
+fn constants(rounded: &Rounded, source: Source) -> Vec<[u32; 8]> {
     let epsilon = if let Source::RmsNorm { epsilon } = source { epsilon } else { 0.0 };
     let mut words = vec![
         0x7fff_ffff,
         0x8000_0000,
         UNITS.to_bits(),
-        match blocks.form.scaling {
-            Scaling::Power => NEGLIGIBLE_OF_POWERS.to_bits(),
-            Scaling::Block | Scaling::Row => NEGLIGIBLE.to_bits(),
+        match rounded {
+            Rounded::Codes(blocks) if blocks.form.scaling == Scaling::Power => {
+                NEGLIGIBLE_OF_POWERS.to_bits()
+            }
+            Rounded::Codes(_) | Rounded::Halves(..) => NEGLIGIBLE.to_bits(),
         },
         f32::INFINITY.to_bits(),
         0x0101_0101,
@@ -122,7 +125,8 @@ fn constants(blocks: &Blocks, source: Source) -> Vec<[u32; 8]> {
         2.121_944_4e-4f32.to_bits(),
     ];
     words.extend(SERIES.map(f32::to_bits));
-    words.extend([127, 1f32.to_bits(), (blocks.reduction as f32).to_bits(), epsilon.to_bits()]);
+    let width = rounded.parts().reduction as f32;
+    words.extend([127, 1f32.to_bits(), width.to_bits(), epsilon.to_bits()]);
     words.push(0x0010_0010);
     let uniform = |word: u32| [word; 8];
     let repeated = |four: [u32; 4]| std::array::from_fn(|lane| four[lane % 4]);
@@ -161,14 +165,14 @@ fn wide(which: Constant) -> AsmMemoryOperand {
 /// Emits the whole kernel.
 pub(super) fn assemble(
     code: &mut CodeAssembler,
-    blocks: &Blocks,
+    rounded: &Rounded,
     source: Source,
     vectors: Vectors,
 ) -> Emitted {
+    let parts = rounded.parts();
     let has_second = source != Source::Row;
     let mut data = code.create_label();
-    let [mut next_row, mut next_block, mut row_done, mut done] =
-        [(); 4].map(|()| code.create_label());
+    let [mut next_row, mut done] = [(); 2].map(|()| code.create_label());
     if !has_second {
         // Without a second operand the others come one register earlier.
         code.mov(r8, rcx)?;
@@ -185,9 +189,9 @@ pub(super) fn assemble(
     // Row and block to begin with.
     code.mov(rax, rcx)?;
     code.xor(edx, edx)?;
-    code.mov(r9d, blocks.count as i32)?;
+    code.mov(r9d, parts.count as i32)?;
     code.div(r9)?;
-    for (place, bytes) in row_strides(blocks, source) {
+    for (place, bytes) in row_strides(parts, source) {
         code.imul_3(r11, rax, bytes as i32)?;
         code.add(place, r11)?;
     }
@@ -195,44 +199,38 @@ pub(super) fn assemble(
 
     code.set_label(&mut next_row)?;
     if let Source::RmsNorm { .. } = source {
-        factor(code, blocks, vectors)?;
+        factor(code, parts, vectors)?;
     }
-    if blocks.form.scaling == Scaling::Row {
-        largest_of_row(code, blocks, source)?;
+    match rounded {
+        Rounded::Codes(blocks) if blocks.form.scaling == Scaling::Row => {
+            largest_of_row(code, blocks, source)?;
+        }
+        Rounded::Codes(_) | Rounded::Halves(..) => {}
     }
-    code.mov(LEFT_IN_ROW, blocks.count as i64)?;
+    code.mov(LEFT_IN_ROW, parts.count as i64)?;
     code.sub(LEFT_IN_ROW, rdx)?;
     code.cmp(LEFT_IN_ROW, LEFT)?;
     code.cmovg(LEFT_IN_ROW, LEFT)?;
     code.sub(LEFT, LEFT_IN_ROW)?;
-    code.imul_3(BLOCK_INPUT, rdx, blocks.form.block as i32 * 4)?;
+    code.imul_3(BLOCK_INPUT, rdx, parts.elements as i32 * 4)?;
     code.lea(BLOCK_SECOND, SECOND + BLOCK_INPUT)?;
     code.add(BLOCK_INPUT, INPUT)?;
-    code.imul_3(RECORD, rdx, blocks.record_bytes() as i32)?;
+    code.imul_3(RECORD, rdx, parts.bytes as i32)?;
     code.add(RECORD, RECORDS)?;
 
-    if together::serves(blocks, vectors) {
-        let mut next_blocks = code.create_label();
-        code.set_label(&mut next_blocks)?;
-        code.cmp(LEFT_IN_ROW, together::COUNT as i32)?;
-        code.jl(next_block)?;
-        together::records(code, blocks, source)?;
-        advance(code, blocks, together::COUNT)?;
-        code.jnz(next_blocks)?;
-        code.jmp(row_done)?;
+    match rounded {
+        Rounded::Codes(blocks) => blocks_of_row(code, blocks, source, vectors)?,
+        Rounded::Halves(..) => {
+            let mut next_part = code.create_label();
+            code.set_label(&mut next_part)?;
+            pairs::part(code, source)?;
+            advance(code, parts, 1)?;
+            code.jnz(next_part)?;
+        }
     }
-    code.set_label(&mut next_block)?;
-    block_values(code, blocks, source, vectors)?;
-    match vectors {
-        Vectors::Of256Bits => codes(code, blocks, source)?,
-        Vectors::Of512Bits => records::codes(code, blocks, source)?,
-    }
-    advance(code, blocks, 1)?;
-    code.jnz(next_block)?;
 
-    code.set_label(&mut row_done)?;
     code.xor(edx, edx)?;
-    for (place, bytes) in row_strides(blocks, source) {
+    for (place, bytes) in row_strides(parts, source) {
         code.add(place, bytes as i32)?;
     }
     code.test(LEFT, LEFT)?;
@@ -244,24 +242,54 @@ pub(super) fn assemble(
     code.pop(rbp)?;
     code.ret()?;
     code.set_label(&mut data)?;
-    for lanes in constants(blocks, source) {
+    for lanes in constants(rounded, source) {
         code.dd(&lanes)?;
     }
     Ok(())
 }
 
-/// Goes on by `count` blocks; the zero flag says whether the row ends there.
-fn advance(code: &mut CodeAssembler, blocks: &Blocks, count: usize) -> Emitted {
-    for place in [BLOCK_INPUT, BLOCK_SECOND] {
-        code.add(place, (count * blocks.form.block * 4) as i32)?;
+/// Those blocks of a row that are left.
+fn blocks_of_row(
+    code: &mut CodeAssembler,
+    blocks: &Blocks,
+    source: Source,
+    vectors: Vectors,
+) -> Emitted {
+    let [mut next_block, mut row_done] = [(); 2].map(|()| code.create_label());
+    if together::serves(blocks, vectors) {
+        let mut next_blocks = code.create_label();
+        code.set_label(&mut next_blocks)?;
+        code.cmp(LEFT_IN_ROW, together::COUNT as i32)?;
+        code.jl(next_block)?;
+        together::records(code, blocks, source)?;
+        advance(code, &blocks.parts, together::COUNT)?;
+        code.jnz(next_blocks)?;
+        code.jmp(row_done)?;
     }
-    code.add(RECORD, (count * blocks.record_bytes()) as i32)?;
+    code.set_label(&mut next_block)?;
+    block_values(code, blocks, source, vectors)?;
+    match vectors {
+        Vectors::Of256Bits => codes(code, blocks, source)?,
+        Vectors::Of512Bits => records::codes(code, blocks, source)?,
+    }
+    advance(code, &blocks.parts, 1)?;
+    code.jnz(next_block)?;
+    code.set_label(&mut row_done)?;
+    code.zero_bytes()
+}
+
+/// Goes on by `count` parts; the zero flag says whether the row ends there.
+fn advance(code: &mut CodeAssembler, parts: &Parts, count: usize) -> Emitted {
+    for place in [BLOCK_INPUT, BLOCK_SECOND] {
+        code.add(place, (count * parts.elements * 4) as i32)?;
+    }
+    code.add(RECORD, (count * parts.bytes) as i32)?;
     code.sub(LEFT_IN_ROW, count as i32)
 }
 
 /// What moves from row to row, and by how many bytes.
-fn row_strides(blocks: &Blocks, source: Source) -> Vec<(AsmRegister64, usize)> {
-    let mut strides = vec![(INPUT, blocks.input_stride * 4), (RECORDS, blocks.row_bytes)];
+fn row_strides(parts: &Parts, source: Source) -> Vec<(AsmRegister64, usize)> {
+    let mut strides = vec![(INPUT, parts.input_stride * 4), (RECORDS, parts.row_bytes)];
     if let Source::Gated { up_stride, .. } = source {
         strides.push((SECOND, up_stride * 4));
     }
@@ -269,7 +297,7 @@ fn row_strides(blocks: &Blocks, source: Source) -> Vec<(AsmRegister64, usize)> {
 }
 
 /// 1 / sqrt(mean(x²) + ε) of the whole row, in sixteen lanes of sums. Spoils r11.
-fn factor(code: &mut CodeAssembler, blocks: &Blocks, vectors: Vectors) -> Emitted {
+fn factor(code: &mut CodeAssembler, parts: &Parts, vectors: Vectors) -> Emitted {
     let mut again = code.create_label();
     code.vxorps(ymm0, ymm0, ymm0)?;
     code.vxorps(ymm1, ymm1, ymm1)?;
@@ -282,7 +310,7 @@ fn factor(code: &mut CodeAssembler, blocks: &Blocks, vectors: Vectors) -> Emitte
         code.vaddps(sum, sum, square)?;
     }
     code.add(r11, 16)?;
-    code.cmp(r11, blocks.reduction as i32)?;
+    code.cmp(r11, parts.reduction as i32)?;
     code.jl(again)?;
     code.vaddps(ymm0, ymm0, ymm1)?;
     code.vextractf128(xmm1, ymm0, 1)?;
@@ -309,7 +337,7 @@ fn largest_of_row(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> 
     code.vpxor(YMM[LARGEST], YMM[LARGEST], YMM[LARGEST])?;
     code.mov(BLOCK_INPUT, INPUT)?;
     code.mov(BLOCK_SECOND, SECOND)?;
-    code.mov(LEFT_IN_ROW, blocks.count as i64)?;
+    code.mov(LEFT_IN_ROW, blocks.parts.count as i64)?;
     code.set_label(&mut again)?;
     values(code, blocks, source, |code, value, _| measure(code, value))?;
     code.add(BLOCK_INPUT, blocks.form.block as i32 * 4)?;

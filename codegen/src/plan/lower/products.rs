@@ -125,7 +125,7 @@ impl Lowering<'_> {
         records(buffer, activation)
     }
 
-    /// A gated product of two runs, rounded where only integer products read it.
+    /// A gated product of two runs, rounded where only products read it that want it so.
     pub(super) fn gate_for_products(
         &mut self,
         node: &NodeData,
@@ -169,8 +169,8 @@ impl Lowering<'_> {
             let spec =
                 MatmulSpec { input_stride: input.row_stride, ..MatmulSpec::new(layout, compute) };
             match self.longest(spec).activation() {
-                Some(activation @ Activation::Int8 { .. }) => activations.push(activation),
-                _ => return false,
+                Some(activation) => activations.push(activation),
+                None => return false,
             }
         }
         if activations.is_empty() || self.cx.output == value {

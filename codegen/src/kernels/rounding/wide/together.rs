@@ -38,7 +38,7 @@ const EXCHANGED: i32 = 0xb1;
 pub(super) fn serves(blocks: &Blocks, vectors: Vectors) -> bool {
     vectors == Vectors::Of512Bits
         && blocks.form.block == BLOCK
-        && blocks.count >= COUNT
+        && blocks.parts.count >= COUNT
         && blocks.form.scaling != Scaling::Row
 }
 
@@ -76,7 +76,7 @@ fn all(which: Constant) -> AsmMemoryOperand {
 pub(super) fn records(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
     const { assert!(PAIRS_BEGIN == MINUS_SUM + 4, "both sums are stored together") };
     let in_bf16 = blocks.form.in_bf16;
-    let record = blocks.record_bytes();
+    let record = blocks.parts.bytes;
     values(code, source)?;
     let largest = largest(code)?;
 
