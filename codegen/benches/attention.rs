@@ -251,6 +251,7 @@ impl Attention {
             team: std::ptr::null(),
             rows: spans.len() as u32,
             head_row_count: 0,
+            reads_far: 0,
         };
         let contexts: Vec<StepContext> = layers.iter().zip(steps).map(context).collect();
         let addresses: Vec<u64> =

@@ -155,7 +155,7 @@ pub enum Argument<'a> {
 }
 
 /// Most arguments of a kernel that is called by itself.
-const MAX_ARGUMENTS: usize = 8;
+const MAX_ARGUMENTS: usize = 9;
 
 impl ExecutableCode {
     /// Copies a code region into executable memory.
@@ -181,7 +181,7 @@ impl ExecutableCode {
         let symbol = self.symbols.iter().find(|symbol| symbol.name == name);
         let offset = symbol.expect("the kernel is in the image").offset as usize;
         let mut words = [0u64; MAX_ARGUMENTS];
-        assert!(arguments.len() <= MAX_ARGUMENTS, "a kernel takes at most eight arguments");
+        assert!(arguments.len() <= MAX_ARGUMENTS, "a kernel takes at most nine arguments");
         for (word, argument) in words.iter_mut().zip(arguments) {
             *word = match argument {
                 Argument::Read(bytes) => bytes.as_ptr() as u64,
@@ -190,12 +190,12 @@ impl ExecutableCode {
                 Argument::Null => 0,
             };
         }
-        type Kernel = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64);
-        let [a, b, c, d, e, f, g, h] = words;
+        type Kernel = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64);
+        let [a, b, c, d, e, f, g, h, i] = words;
         // SAFETY: the offset is that of a function of the image, mapped read-execute and alive for
         // the call; by the System V convention a callee with fewer integer parameters ignores the
         // rest; memory that it touches is that of the arguments, by its specification.
         let kernel = unsafe { std::mem::transmute::<*const u8, Kernel>(self.base().add(offset)) };
-        kernel(a, b, c, d, e, f, g, h);
+        kernel(a, b, c, d, e, f, g, h, i);
     }
 }

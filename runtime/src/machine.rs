@@ -30,6 +30,29 @@ fn suits(level: IsaLevel) -> bool {
     level != IsaLevel::Avx512Pairs || adds_bytes_apart()
 }
 
+/// Whether a single row's weights are best asked for from far ahead of their use: on AMD's processors from
+/// Zen 5 on (`codegen`'s `matmul::assembled::ahead` has what was measured).
+pub(crate) fn reads_far() -> bool {
+    static READS_FAR: OnceLock<bool> = OnceLock::new();
+    *READS_FAR.get_or_init(|| adds_bytes_apart() && processor_family() >= ZEN_5)
+}
+
+/// Family of the first processors of that design.
+const ZEN_5: u32 = 0x1a;
+
+/// The processor's family as its maker counts it.
+#[cfg(target_arch = "x86_64")]
+fn processor_family() -> u32 {
+    let signature = std::arch::x86_64::__cpuid(1).eax;
+    let family = signature >> 8 & 0xf;
+    if family == 0xf { family + (signature >> 20 & 0xff) } else { family }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn processor_family() -> u32 {
+    0
+}
+
 /// Whether vectors of bytes are added in units apart from those that multiply: on AMD's processors
 /// (and those by Hygon, of the same design) that have AVX-512. Intel's do both through the same two
 /// ports.

@@ -400,6 +400,7 @@ impl Team {
             team: Arc::as_ptr(&self.shared).cast(),
             rows: entry.rows,
             head_row_count: 0,
+            reads_far: crate::machine::reads_far().into(),
         };
         self.prepared.clear();
         self.prepared.extend(visits.into_iter().map(|visit| prepare(&common, rows, visit)));

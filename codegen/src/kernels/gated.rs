@@ -122,9 +122,9 @@ impl GatedSpec {
 }
 
 /// Signature of the kernel: input, packed weight, records, bias, shared memory, rows, first unit, unit
-/// behind the last.
+/// behind the last, and the product's last argument.
 fn kernel_signature() -> Signature {
-    signature(&[POINTER; 8], &[])
+    signature(&[POINTER; 9], &[])
 }
 
 /// Emits the kernel for a level, once for all that ask for it.
@@ -145,8 +145,8 @@ pub fn emit_gated(
     let portion = spec.product.portion_rows(level).min(STAGED_BYTES / row_bytes);
     let id = assembly.declare(&symbol, kernel_signature())?;
     assembly.define(id, |b| {
-        let [input, weight, records, bias, shared, rows, first, end] = b.params();
-        let call = Call { spec, input, weight, records, bias };
+        let [input, weight, records, bias, shared, rows, first, end, reads_far] = b.params();
+        let call = Call { spec, input, weight, records, bias, reads_far };
         let zero = b.int(0);
         let is_few = b.compare_const(IntCC::SignedLessThanOrEqual, rows, FEW_ROWS as i64);
         b.if_else(
@@ -232,6 +232,7 @@ struct Call<'a> {
     weight: Value,
     records: Value,
     bias: Value,
+    reads_far: Value,
 }
 
 impl Call<'_> {
@@ -257,8 +258,9 @@ impl Call<'_> {
             let before = b.mul_const(first, (GROUP * 4) as i64);
             let output = b.sub(gate, before);
             let output = b.add_const(output, offset);
-            let arguments = [input, self.weight, output, self.bias, nothing, count, first, behind];
-            b.call(halves.product, &arguments);
+            let memory = [input, self.weight, output, self.bias, nothing];
+            let counts = [count, first, behind, self.reads_far];
+            b.call(halves.product, &[memory.as_slice(), &counts].concat());
         }
     }
 

@@ -67,6 +67,10 @@ pub fn emit_segment(
             let compute = |b: &mut Body<'_>, part: [Value; 2]| {
                 let mut arguments = frame.arguments(b, &step.kernel);
                 arguments.extend(part);
+                if matches!(step.kernel, Kernel::Matmul { .. } | Kernel::Gated { .. }) {
+                    arguments
+                        .push(b.load_count(context, offset_of!(StepContext, reads_far) as i32));
+                }
                 b.call(kernel, &arguments);
             };
             let by_rule = |b: &mut Body<'_>| {

@@ -283,9 +283,9 @@ impl MatmulSpec {
 }
 
 /// Signature of every version: input, weight, output, bias, residual, rows, first group, group
-/// behind the last. Pointers without a use may be null.
+/// behind the last, [`reads_far`](weir_abi::StepContext::reads_far). Pointers without a use may be null.
 pub fn kernel_signature() -> Signature {
-    signature(&[POINTER; 8], &[])
+    signature(&[POINTER; 9], &[])
 }
 
 /// Emits the kernel for a level, once for all that ask for it.

@@ -53,7 +53,7 @@ pub(super) fn define(
     // As many rows as leave room for the accumulators in 16 registers.
     let many = if spec.compute.is_integer() { 2 } else { 4 };
     assembly.define(id, |b| {
-        let [input, weights, output, bias, residual, rows, begin, end] = b.params();
+        let [input, weights, output, bias, residual, rows, begin, end, _] = b.params();
         b.for_range(begin, end, 1, |b, group| {
             let is_last = b.compare_const(IntCC::Equal, group, layout.groups() as i64 - 1);
             let at_group = |b: &mut Body<'_>, base| b.element(base, group, GROUP as i64 * 4);

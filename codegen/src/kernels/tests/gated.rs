@@ -172,6 +172,7 @@ impl Case {
                     Argument::Count(self.rows as u64),
                     first,
                     end,
+                    Argument::Count(u64::from(share[0] > 0)),
                 ],
             );
         }

@@ -262,6 +262,7 @@ pub(crate) fn context() -> StepContext {
         team: null(),
         rows: 0,
         head_row_count: 0,
+        reads_far: 0,
     }
 }
 

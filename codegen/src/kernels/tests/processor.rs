@@ -518,7 +518,7 @@ fn product(spec: &MatmulSpec, level: IsaLevel, rows: usize, on_machine: bool) ->
         None => floats(bytes / 4, &mut random),
     };
     let mut output = vec![0; rows * spec.output_stride * 4];
-    let counts = [rows, 0, spec.groups()].map(|count| count as u64);
+    let counts = [rows, 0, spec.groups(), rows % 2].map(|count| count as u64);
     if on_machine {
         let mut arguments = vec![
             Argument::Read(&input),

@@ -23,7 +23,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ManyRows, ZMM};
-use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS, ahead};
+use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS};
 use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM, decode};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
@@ -65,6 +65,7 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
+        ahead: usize,
     ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
         let (Some(blocks), Some(Activation::Int8 { block: activations, .. })) =
@@ -77,6 +78,10 @@ impl Avx512<'_> {
         let has_zeros = blocks.zero != ZeroPoint::Implied;
         let (zeros, rest) = if has_zeros { rest.split_at(shape.groups) } else { (scales, rest) };
         let block = Block { blocks, activations, scales, zeros };
+        // A single row of AMD's level asks for the second cache: from large pages it reads up to a
+        // fifteenth faster so, two rows a twentieth slower and four a fifth (Zen 4).
+        let is_near = shape.rows > 1 || self.many == ManyRows::Single;
+        let ahead = Some(Ahead { bytes: ahead, is_near });
         for sum in sums {
             code.vpxord(*sum, *sum, *sum)?;
         }
@@ -88,9 +93,9 @@ impl Avx512<'_> {
         }
         for part in 0..blocks.block / activations {
             if shape.rows < MANY_ROWS {
-                self.few_rows(code, shape, &block, part, rest)?;
+                self.few_rows(code, shape, ahead, &block, part, rest)?;
             } else {
-                self.many_rows(code, shape, &block, part, rest)?;
+                self.many_rows(code, shape, ahead, &block, part, rest)?;
             }
         }
         code.add(INPUT, (blocks.block / activations * self.spec.record_bytes()) as i32)?;
@@ -104,6 +109,7 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
+        ahead: Option<Ahead>,
         block: &Block<'_>,
         part: usize,
         free: &[AsmRegisterZmm],
@@ -121,10 +127,6 @@ impl Avx512<'_> {
             }
         }
         let per_unit = decode::unit_elements(self.spec.layout.format);
-        // A single row of AMD's level asks for the second cache: from large pages it reads up to a
-        // fifteenth faster so, two rows a twentieth slower and four a fifth (Zen 4).
-        let is_alone = shape.rows == 1 && self.many == ManyRows::Paired;
-        let ahead = Some(Ahead { bytes: ahead(shape.rows), is_near: !is_alone });
         for unit in 0..block.activations / per_unit {
             for group in 0..shape.groups {
                 let used = self.unit_codes(code, ahead, block, part, [unit, group], codes)?;
@@ -153,6 +155,7 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
+        ahead: Option<Ahead>,
         block: &Block<'_>,
         part: usize,
         free: &[AsmRegisterZmm],
@@ -160,7 +163,6 @@ impl Avx512<'_> {
         let per_unit = decode::unit_elements(self.spec.layout.format);
         let (codes, free) = free.split_at(block.activations / 4);
         let (wholes, free) = free.split_at(AT_ONCE);
-        let ahead = Some(Ahead { bytes: ahead(shape.rows), is_near: true });
         for unit in 0..block.activations / per_unit {
             let codes = &codes[unit * per_unit / 4..];
             self.unit_codes(code, ahead, block, part, [unit, 0], codes)?;

@@ -233,7 +233,8 @@ impl Case {
         guarded[inside.clone()].copy_from_slice(&output);
         for thread in 0..threads {
             let share = [thread, thread + 1].map(|share| self.spec.groups() * share / threads);
-            let counts = [rows, share[0], share[1]].map(|count| count as u64);
+            // Weights are asked for from near and from far.
+            let counts = [rows, share[0], share[1], thread % 2].map(|count| count as u64);
             match &self.interpreted {
                 Some(image) => self.interpret(image, &input, &mut output, &bias, counts),
                 None => self.call(&input, &mut guarded[inside.clone()], &bias, counts),
@@ -248,7 +249,7 @@ impl Case {
         floats(output)
     }
 
-    fn call(&self, input: &[u8], output: &mut [u8], bias: &[u8], counts: [u64; 3]) {
+    fn call(&self, input: &[u8], output: &mut [u8], bias: &[u8], counts: [u64; 4]) {
         let residual = output.to_vec();
         let mut arguments = vec![
             Argument::Read(input),
@@ -269,7 +270,7 @@ impl Case {
         input: &[u8],
         output: &mut [u8],
         bias: &[u8],
-        counts: [u64; 3],
+        counts: [u64; 4],
     ) {
         let name = self.spec.symbol(self.level);
         let symbol = image.symbols.iter().find(|symbol| symbol.name == name).unwrap();

@@ -127,6 +127,8 @@ struct RandomCase {
     before: Vec<f32>,
     /// Whether the residual is the output itself.
     in_place: bool,
+    /// Whether weights are asked for from far ahead.
+    reads_far: bool,
     /// Where threads divide the groups.
     shares: Vec<usize>,
     side: Side,
@@ -155,6 +157,7 @@ impl RandomCase {
             bias: random.units(channels),
             before: random.units((rows - 1) * spec.output_stride + channels),
             in_place: random.below(2) == 0,
+            reads_far: random.below(2) == 0,
             spec,
             rows,
             shares,
@@ -221,7 +224,7 @@ impl RandomCase {
                     (true, false) => Argument::Read(residual.bytes()),
                 },
             ];
-            let counts = [self.rows, share[0], share[1]];
+            let counts = [self.rows, share[0], share[1], self.reads_far.into()];
             arguments.extend(counts.map(|count| Argument::Count(count as u64)));
             code.call_kernel(name, &mut arguments);
         }
@@ -248,7 +251,7 @@ impl RandomCase {
                     (true, false) => Argument::Read(&residual),
                 },
             ];
-            let counts = [self.rows, share[0], share[1]];
+            let counts = [self.rows, share[0], share[1], self.reads_far.into()];
             arguments.extend(counts.map(|count| Argument::Count(count as u64)));
             if let Err(fault) = processor::call(&image.bytes, symbol.offset as usize, arguments) {
                 panic!("{name} with {} rows: {fault}", self.rows);
