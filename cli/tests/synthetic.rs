@@ -115,14 +115,16 @@ fn the_cache_is_as_exact_as_the_products() {
     for (weights, compute, kv_dtype, expected) in [
         ("f32", None, None, CacheFormat::F32),
         ("f16", None, None, CacheFormat::F32),
-        ("bf16", None, None, CacheFormat::F16),
+        ("bf16", None, None, CacheFormat::BF16),
         // Rows of 16 numbers are too short for scales.
         ("int8", None, None, CacheFormat::F16),
         ("int4", Some(ComputeOption::Int8), None, CacheFormat::F16),
         ("int8", Some(ComputeOption::Int8Row), None, CacheFormat::F16),
         // The table of embeddings is no product, the head is one.
         ("f32,head=int8", None, None, CacheFormat::F16),
-        ("f32", Some(ComputeOption::Bf16), None, CacheFormat::F16),
+        ("f32", Some(ComputeOption::Bf16), None, CacheFormat::BF16),
+        // The head alone rounds to int8, or nothing does.
+        ("bf16,head=int8", None, None, CacheFormat::F16),
         ("int4", f32_products, None, CacheFormat::F32),
         ("bf16", f32_products, None, CacheFormat::F32),
         ("int4", f32_products, Some(KvTypeOption::F16), CacheFormat::F16),

@@ -153,6 +153,8 @@ pub struct Bound {
     norms: Vec<f64>,
     /// Keys and values of a token.
     stored: usize,
+    /// The part that a bf16 cache's rounded weights have in what caches add to attention.
+    weights: f64,
     /// What two systems are expected to round apart.
     apart: Apart,
 }
@@ -224,17 +226,24 @@ impl Bound {
             relative: MARGIN * error.sqrt(),
             norms: head_norms(graph)?,
             stored: graph.caches.values().map(values_of_a_row).sum(),
+            // Of 2 (1 + σ²) δ² one δ².
+            weights: match graph.caches.values().any(|cache| cache.format == CacheFormat::BF16) {
+                true => 0.5 / (1.0 + scores.powi(2)),
+                false => 0.0,
+            },
             apart: Apart::expected(graph),
         })
     }
 
     /// What two systems may differ by that both round to caches of 16 bits, for `rows` tokens: so
     /// many values near the middle of two numbers go either way as chance allows; over bf16 queries and
-    /// weights, too, if all rows lie in one tile.
+    /// weights, too. Behind a tile all weights do, which are rounded beside other maxima.
     pub fn between_systems(&self, rows: usize) -> Bound {
         let values = (rows * self.stored) as f64;
         let expected = Apart { activations: 0.0, ..self.apart }.of(rows);
-        let share = 12.0 * f64::from(most_events(expected)) / values;
+        let few = 12.0 * f64::from(most_events(expected)) / values;
+        let many = if rows > TILE { 2.0 * self.weights } else { 0.0 };
+        let share = few + many;
         Bound { relative: self.relative * share.sqrt(), ..self.clone() }
     }
 

@@ -181,7 +181,10 @@ fn codes_stay_near(folder: &Path) -> Result<()> {
 /// A cache that is rounded otherwise than defined, or not, is seen by the check of the definition.
 fn caches_are_seen() -> Result<()> {
     use weir::KvTypeOption::{Bf16, F16, F32, Int4, Int8};
-    for fixture in ["narrow-nbits-int4", "llama-genai-bf16"] {
+    // What suits their products: rows of 16 numbers are too short for scales.
+    let fixtures =
+        [("narrow-nbits-int4", CacheFormat::F16), ("llama-genai-bf16", CacheFormat::BF16)];
+    for (fixture, own) in fixtures {
         let folder = root().join("tests/fixtures/onnx").join(fixture);
         let oracle = |kv_dtype| -> Result<Oracle> {
             let setup = Setup { compute: None, kv_dtype, ..Setup::exact(320) };
@@ -201,10 +204,9 @@ fn caches_are_seen() -> Result<()> {
                 ensure!(judged.is_ok() == (kv_dtype == defined), "{kv_dtype:?} for {defined:?}");
             }
         }
-        // What is not asked for is f16.
         let caches = oracle(None)?;
         let formats: Vec<_> = caches.graph().caches.values().map(|k| k.format).collect();
-        ensure!(formats.iter().all(|format| *format == CacheFormat::F16), "{formats:?}");
+        ensure!(formats.iter().all(|format| *format == own), "{formats:?}");
     }
     Ok(())
 }

@@ -357,9 +357,14 @@ fn codes(name: &str, kv: &str, format: weir::KvTypeOption) -> Result<()> {
     let bound = Bound::of_caches(oracle.graph())?;
     let (ids, tokens) = (&longest.prompt, CODED_TOKENS);
     let agree = match format {
-        weir::KvTypeOption::Parts { ring: CacheFormat::F16, .. } => {
+        weir::KvTypeOption::Parts {
+            ring: ring @ (CacheFormat::F16 | CacheFormat::BF16), ..
+        } => {
             // Hardly a prompt has no value of the ring that goes the other way.
-            let kv_dtype = Some(weir::KvTypeOption::F16);
+            let kv_dtype = Some(match ring {
+                CacheFormat::F16 => weir::KvTypeOption::F16,
+                _ => weir::KvTypeOption::Bf16,
+            });
             let ring = Oracle::lower(&folder, &Setup { kv_dtype, ..setup })?;
             let ring = Bound::of_caches(ring.graph())?;
             bound.same_block(&ring, &mut binary, &mut oracle, (ids, tokens))?
