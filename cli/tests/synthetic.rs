@@ -123,8 +123,8 @@ fn the_cache_is_as_exact_as_the_products() {
         // The table of embeddings is no product, the head is one.
         ("f32,head=int8", None, None, CacheFormat::F16),
         ("f32", Some(ComputeOption::Bf16), None, CacheFormat::BF16),
-        // The head alone rounds to int8, or nothing does.
-        ("bf16,head=int8", None, None, CacheFormat::F16),
+        // What layers round to counts more than the head.
+        ("bf16,head=int8", None, None, CacheFormat::BF16),
         ("int4", f32_products, None, CacheFormat::F32),
         ("bf16", f32_products, None, CacheFormat::F32),
         ("int4", f32_products, Some(KvTypeOption::F16), CacheFormat::F16),

@@ -119,20 +119,23 @@ impl Products {
     /// The number format that loses no more than the products do.
     fn cache_format(&self, graph: &Graph) -> CacheFormat {
         let bodies = || graph.kinds.values().map(|kind| &kind.body).chain([&graph.main]);
-        let all_layers_round_to = |dtype: DType| {
-            let mut layers = bodies().filter(|body| keys(body).next().is_some());
-            layers.all(|body| self.round_to(body, dtype) && !has_biased_keys(body))
-        };
+        let layers = || bodies().filter(|body| keys(body).next().is_some());
+        let are_biased = layers().any(has_biased_keys);
+        let [codes, halves] = [DType::I8, DType::BF16];
+        let all_round_to = |dtype: DType| layers().all(|body| self.round_to(body, dtype));
         let mut caches = graph.caches.values();
         let are_wide = caches.all(|cache| cache.key_width.min(cache.value_width) >= LEAST_WIDTH);
-        if are_wide && all_layers_round_to(DType::I8) {
+        if are_wide && all_round_to(codes) && !are_biased {
             return CacheFormat::I8;
         }
-        let any_rounds_to = |dtype: DType| bodies().any(|body| self.round_to(body, dtype));
-        match [DType::I8, DType::BF16].map(any_rounds_to) {
-            [false, true] if all_layers_round_to(DType::BF16) => CacheFormat::BF16,
-            [false, false] => CacheFormat::F32,
-            _ => CacheFormat::F16,
+        let has_codes = layers().any(|body| self.round_to(body, codes));
+        if all_round_to(halves) && !has_codes && !are_biased {
+            return CacheFormat::BF16;
+        }
+        let is_rounded = |body| [codes, halves].iter().any(|dtype| self.round_to(body, *dtype));
+        match bodies().any(is_rounded) {
+            true => CacheFormat::F16,
+            false => CacheFormat::F32,
         }
     }
 
