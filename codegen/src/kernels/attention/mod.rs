@@ -23,8 +23,8 @@
 //! | `vector` | one vocabulary over registers of eight and sixteen floats |
 //! | `scratch` | their memory |
 //!
-//! AVX2, AVX-512 and AMX share one order of sums and give the same bits; the portable version has its
-//! own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
+//! AVX2, AVX-512 and AMX share one order of sums and give the same bits (but for numbers below 2⁻¹²⁶ over
+//! a bf16 cache, where there is `vdpbf16ps`); the portable version has its own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
 //! stack (some ten thousand values wide).
 
 mod block;

@@ -20,8 +20,8 @@ const TILE_QUERIES: usize = 32;
 /// Most rows of a tile: causal rows end at different keys, each of which is a case of its own.
 const MOST_ROWS: usize = 32;
 /// The same where pairs of bf16 are made of keys and values in passing: half of what a step has unless told
-/// otherwise, so that threads have equal shares (1.06 to 1.24 times as fast as 32 in a prompt of 4,096 of
-/// 110m on Zen 5; 48, 60 and 96 are slower).
+/// otherwise, and 1.06 to 1.24 times as fast as 32 in a prompt of 4,096 of 110m on Zen 5, where 48, 60 and
+/// 96 are slower.
 const MOST_PAIRED_ROWS: usize = 64;
 /// Most bytes of scratch, which lies on a thread's stack.
 const MOST_BYTES: usize = 512 << 10;

@@ -37,8 +37,9 @@ pub(super) const SCRATCH: AsmRegister64 = rsp;
 /// so that the next page has begun to come where the processor's own prefetch stops at page
 /// boundaries. One sequential stream with this is as fast as reading can be; more than about 512 takes
 /// places from the processor's own prefetch (a fifth less on Zen 4), and so do several streams side by
-/// side (a tenth to a fifth). Zen 5 is the other way round: see [`FAR`]. The more rows share a weight, the slower weights are needed, and the
-/// processor's own prefetch is too late: 8 rows get a quarter more from 4096 bytes than from 512.
+/// side (a tenth to a fifth). Zen 5 is the other way round: see [`FAR`]. The more rows share a weight, the
+/// slower weights are needed, and the processor's own prefetch is too late: 8 rows get a quarter more from
+/// 4096 bytes than from 512.
 pub(super) const fn ahead(rows: usize) -> usize {
     match rows {
         0..=2 => 512,

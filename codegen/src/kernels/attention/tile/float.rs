@@ -4,7 +4,7 @@
 //! A block of accumulators is a block of rows times two registers of columns: 12 × 2 with 32 registers
 //! (24 fused steps per 14 loads), 6 × 2 with 16 (12 per 8). A block of keys holds one number of sixteen
 //! keys after the other, so that two numbers of them are one register whose words are reordered. Of
-//! values two rows make pairs, four instructions a register, which twelve rows share.
+//! values two rows make pairs, three instructions a register, which twelve rows share.
 
 use iced_x86::code_asm::*;
 use weir_abi::KEY_BLOCK;
@@ -74,9 +74,7 @@ impl Floats {
             _ => first.collect(),
         }
     }
-}
 
-impl Floats {
     /// Loads a register of columns of a step, of which `part` are there unless that is 0.
     fn load_right(
         &self,
