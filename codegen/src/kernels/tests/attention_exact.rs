@@ -72,8 +72,10 @@ pub(super) fn exact(
             _ => query.len() as f64 + 1.0,
         };
         let mut error = roundings * U * size * scale;
-        let largest = query.iter().chain(&key).fold(1f64, |most, x| most.max(x.abs()));
-        error += 2.0 * query.len() as f64 * negligible * largest * scale;
+        if is_bf16 {
+            let largest = query.iter().chain(&key).fold(1f64, |most, x| most.max(x.abs()));
+            error += 2.0 * query.len() as f64 * negligible * largest * scale;
+        }
         scores.push(if cap == 0.0 {
             score
         } else {
