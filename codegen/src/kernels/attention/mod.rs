@@ -24,8 +24,8 @@
 //! | `scratch` | their memory |
 //!
 //! AVX2, AVX-512 and AMX share one order of sums and give the same bits (but for numbers below 2⁻¹²⁶ over
-//! a bf16 cache, where there is `vdpbf16ps`); the portable version has its own. On wide levels it serves only heads of which a single row's scratch would not fit a thread's
-//! stack (some ten thousand values wide).
+//! a bf16 cache, where there is `vdpbf16ps`); the portable version has its own. On wide levels it serves
+//! only heads of which a single row's scratch would not fit a thread's stack (some ten thousand values wide).
 
 mod block;
 mod cache;
@@ -119,7 +119,7 @@ impl AttendSpec {
     /// What the assembled version for a level computes with, and its scratch; nothing where the
     /// portable version serves.
     fn wide(&self, level: IsaLevel) -> Option<(Instructions, Scratch)> {
-        let instructions = Instructions::of(level)?;
+        let instructions = Instructions::of(level, self.cache.number)?;
         Some((instructions, Scratch::of(self, instructions)?))
     }
 
@@ -148,9 +148,9 @@ impl AttendSpec {
                 IsaLevel::AvxVnni if is_coded => "avxvnni",
                 _ => "avx2",
             },
-            Some(Instructions { width: Width::Sixteen, has_pairs, .. }) => match level {
+            Some(Instructions { width: Width::Sixteen, is_paired, .. }) => match level {
                 IsaLevel::Amx if is_coded => "amx",
-                _ if has_pairs && self.is_all_bf16() => "avx512pairs",
+                _ if is_paired => "avx512pairs",
                 _ => "avx512",
             },
         };

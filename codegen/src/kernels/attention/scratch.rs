@@ -100,8 +100,7 @@ impl Scratch {
         let parts = (1..=group).rev().filter(|heads| group.is_multiple_of(*heads));
         let is_tiled = spec.cache.number.is_coded() && instructions.dots == Dots::Tiles;
         let queries = if is_tiled { TILE_QUERIES } else { QUERIES };
-        let is_paired = spec.is_all_bf16() && instructions.has_pairs;
-        let most_rows = if is_paired { MOST_PAIRED_ROWS } else { MOST_ROWS };
+        let most_rows = if instructions.is_paired { MOST_PAIRED_ROWS } else { MOST_ROWS };
         let sizes = parts.map(|heads| (heads, (queries / heads).clamp(1, most_rows)));
         let smaller = [16, 8, 4, 2, 1].map(|rows| (1, rows));
         sizes.chain(smaller).find_map(|(heads, rows)| Self::sized(spec, instructions, heads, rows))
@@ -109,7 +108,7 @@ impl Scratch {
 
     fn sized(
         spec: &AttendSpec,
-        Instructions { width, dots, has_pairs: has_bf16_pairs }: Instructions,
+        Instructions { width, dots, is_paired }: Instructions,
         heads: usize,
         rows: usize,
     ) -> Option<Scratch> {
@@ -128,7 +127,7 @@ impl Scratch {
         let rounded_row = match spec.cache.number {
             CacheType::F32 | CacheType::F16 => 0,
             // Pairs are written by sixteen.
-            CacheType::Bf16 if has_bf16_pairs => {
+            CacheType::Bf16 if is_paired => {
                 spec.cache.key_width.div_ceil(2).next_multiple_of(16) * PAIR
             }
             CacheType::Bf16 => spec.cache.key_width * 4,

@@ -18,6 +18,7 @@ use weir_abi::IsaLevel;
 pub(super) use self::codes::Dots;
 pub(super) use self::folds::Fold;
 pub(super) use self::halves::{PAIR, PAIR_ORDER, PairOf, ROUNDING};
+use super::cache::CacheType;
 use crate::kernels::matmul::has_pair_products;
 
 pub(super) const YMM: [AsmRegisterYmm; 16] = [
@@ -86,21 +87,22 @@ impl Width {
     }
 }
 
-/// What a level computes tiles with.
+/// What a level computes tiles of a cache with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instructions {
     pub(super) width: Width,
     /// How products of codes are summed.
     pub(super) dots: Dots,
-    /// Whether products of bf16 are made two at a time (`vdpbf16ps`).
-    pub(super) has_pairs: bool,
+    /// Whether products are of bf16 and made two at a time (`vdpbf16ps`).
+    pub(super) is_paired: bool,
 }
 
 impl Instructions {
-    /// Those of a level; the portable one has none.
-    pub(super) fn of(level: IsaLevel) -> Option<Instructions> {
+    /// Those of a level over a cache; the portable one has none.
+    pub(super) fn of(level: IsaLevel, cache: CacheType) -> Option<Instructions> {
         let width = Width::of(level)?;
-        Some(Instructions { width, dots: Dots::of(level), has_pairs: has_pair_products(level) })
+        let is_paired = cache == CacheType::Bf16 && has_pair_products(level);
+        Some(Instructions { width, dots: Dots::of(level), is_paired })
     }
 }
 

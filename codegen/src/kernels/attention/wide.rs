@@ -86,7 +86,7 @@ pub(super) fn define(
         softcap: spec.score.softcap,
         dots: instructions.dots,
         number: spec.cache.number.unpacked(),
-        is_paired: instructions.has_pairs && spec.is_all_bf16(),
+        is_paired: instructions.is_paired,
         strides: tile::Strides {
             query_row: spec.query.0 * 4,
             query_head: spec.query.1 * 4,

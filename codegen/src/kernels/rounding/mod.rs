@@ -2,15 +2,15 @@
 //!
 //! What lies in front of a product is part of its rounding: the row as it is, its RMS norm, or a
 //! gated product of two rows. Nothing but what products read ([`Activation`]) is written; values are those
-//! of the separate kernels, bit for bit, on every level: the norm's sum has the sixteen lanes of `norm`, the gate is the function of `map`,
-//! blocks are rounded as by `quantise` (but that numbers below 2⁻¹²⁶ become zero where pairs of bf16 are
-//! multiplied, which takes them for it). Their error bounds hold unchanged.
+//! of the separate kernels, bit for bit, on every level: the norm's sum has the sixteen lanes of `norm`, the
+//! gate is the function of `map`, blocks are rounded as by `quantise` (but that numbers below 2⁻¹²⁶ become
+//! zero where pairs of bf16 are multiplied, which takes them for it). Their error bounds hold unchanged.
 //!
-//! Threads divide blocks of codes, or parts of 64 numbers of bf16, not rows: with one row every thread has a part, and each sums the whole
-//! row for its norm, which costs less than a barrier between a norm and its readers. Where a row has
-//! one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the whole row once to
-//! find its largest magnitude, and its own blocks a second time to round them: no memory for rows, and
-//! values of both passes are equal, for each depends on its own operands and the norm's factor alone.
+//! Threads divide blocks of codes, or parts of 64 numbers of bf16, not rows: with one row every thread has a
+//! part, and each sums the whole row for its norm, which costs less than a barrier between a norm and its
+//! readers. Where a row has one scale ([`Scaling::Row`](super::matmul::Scaling::Row)) each also computes the
+//! whole row once to find its largest magnitude, and its own blocks a second time to round them: no memory
+//! for rows, and values of both passes are equal, for each depends on its own operands and the norm's factor alone.
 //!
 //! | file | job |
 //! |---|---|

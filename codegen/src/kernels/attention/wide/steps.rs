@@ -76,10 +76,7 @@ impl Steps {
                 begin,
                 weigh,
                 combine,
-                values: match tile.is_paired {
-                    true => step("values", 8, tile::float::values)?,
-                    false => step("values", 7, tile::float::values)?,
-                },
+                values: step("values", if tile.is_paired { 8 } else { 7 }, tile::float::values)?,
             },
         })
     }
