@@ -4,8 +4,9 @@
 //! the operations per second of scores and values (4 · width per query head and key read) with their
 //! share of the measured peak of fused multiply-adds, for single rows the bytes of keys and values
 //! per second with their share of the measured read rate. The filter is a regular expression for
-//! names like `attention avx2/prompt 512` and `attention avx2/1 of short f32 rows at 512`. Single rows
-//! take turns in slots that together are larger than the caches.
+//! names like `attention avx2/prompt 512` and `attention avx2/1 of short int8 rows at 512`. Single rows
+//! take turns in slots that together are larger than the caches, and lie in large pages; those that are
+//! near are read over and over.
 
 mod limits;
 
@@ -16,7 +17,9 @@ use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
 };
 use iced_x86::code_asm::*;
-use weir_abi::{CacheRange, IsaLevel, KEY_TILE, LayerCall, RowSpans, StepContext};
+use memmap2::{Advice, MmapMut};
+use rustix::time::{ClockId, clock_gettime};
+use weir_abi::{CacheRange, IsaLevel, KEY_BLOCK, KEY_TILE, LayerCall, RowSpans, StepContext};
 use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec, emit_attend};
@@ -41,6 +44,10 @@ const LONG: Shape = Shape { heads: 32, kv_heads: 8, rows: 4096, slots: 8, number
 /// a step comes back to a layer's rows only when it has read those of all others.
 const SHORT: Shape =
     Shape { heads: 12, kv_heads: 12, rows: 1024, slots: 64, number: CacheType::F32 };
+/// Rows that stay in a processor's second cache: what attention takes when it never waits for them.
+const NEAR: Shape = Shape { heads: 4, kv_heads: 4, rows: 512, slots: 1, number: CacheType::F32 };
+/// Times that near rows are read.
+const TURNS: usize = 256;
 
 const XMM: [AsmRegisterXmm; 12] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11];
@@ -48,9 +55,8 @@ const XMM: [AsmRegisterXmm; 12] =
 /// Seconds that this thread has been on a processor: other work on the machine takes wall time from
 /// us, but little of this.
 fn on_processor() -> f64 {
-    let line = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux counts it");
-    let nanoseconds: u64 = line.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0);
-    nanoseconds as f64 * 1e-9
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// Seconds of the thread that works longest on `work(thread)`.
@@ -69,10 +75,18 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     })
 }
 
+/// Memory in large pages, as caches of programs lie.
+fn large_pages(bytes: usize) -> MmapMut {
+    let memory = MmapMut::map_anon(bytes).expect("memory");
+    // Where the system has no large pages, small ones do.
+    let _ = memory.advise(Advice::HugePage);
+    memory
+}
+
 /// What the machine can do: loops of fused multiply-adds and of reads.
 struct Machine {
     code: ExecutableCode,
-    memory: Vec<u8>,
+    memory: MmapMut,
     lanes: usize,
     threads: usize,
 }
@@ -92,7 +106,9 @@ impl Machine {
         });
         read_loop(&mut assembly);
         let code = ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory");
-        Machine { code, memory: vec![1; 128 << 20], lanes, threads }
+        let mut memory = large_pages(128 << 20);
+        memory.fill(1);
+        Machine { code, memory, lanes, threads }
     }
 
     /// Operations per second, now.
@@ -146,14 +162,35 @@ thread_local! {
 }
 extern "C" fn no_fault(_: *const std::ffi::c_void, _: u32, _: u32) {}
 
+/// What the kernel of a shape computes.
+fn spec(shape: &Shape) -> AttendSpec {
+    let Shape { heads, kv_heads, number, .. } = *shape;
+    AttendSpec {
+        cache: CacheShape {
+            kv_heads,
+            key_width: WIDTH,
+            value_width: WIDTH,
+            number,
+            block: None,
+            by_head: false,
+        },
+        score: ScoreSpec { heads, scale: 0.125, softcap: 0.0 },
+        sinks: false,
+        query: (heads * WIDTH, WIDTH),
+        output_row: heads * WIDTH,
+        // No thread waits for another here: heads are enough for all.
+        shared_chunks: 0,
+    }
+}
+
 /// A cache of ordinary numbers and a kernel over it.
 struct Attention {
     code: ExecutableCode,
     symbol: String,
     spec: AttendSpec,
     shape: Shape,
-    keys: Vec<u8>,
-    values: Vec<u8>,
+    keys: MmapMut,
+    values: MmapMut,
     query: Vec<f32>,
     output: Vec<f32>,
     threads: usize,
@@ -162,22 +199,7 @@ struct Attention {
 impl Attention {
     fn new(level: IsaLevel, threads: usize, shape: Shape) -> Attention {
         let Shape { heads, kv_heads, rows, slots, number } = shape;
-        let spec = AttendSpec {
-            cache: CacheShape {
-                kv_heads,
-                key_width: WIDTH,
-                value_width: WIDTH,
-                number,
-                block: None,
-                by_head: false,
-            },
-            score: ScoreSpec { heads, scale: 0.125, softcap: 0.0 },
-            sinks: false,
-            query: (heads * WIDTH, WIDTH),
-            output_row: heads * WIDTH,
-            // No thread waits for another here: heads are enough for all.
-            shared_chunks: 0,
-        };
+        let spec = spec(&shape);
         let mut assembly = Assembly::new().expect("a target");
         emit_attend(&mut assembly, &spec, level).expect("a kernel");
         let numbers = |count: usize| -> Vec<f32> {
@@ -185,24 +207,38 @@ impl Attention {
                 .map(|i| (i.wrapping_mul(2_654_435_761) % 2048) as f32 / 1024.0 - 1.0)
                 .collect()
         };
-        // As halves these are ordinary numbers too.
-        let cached = |count: usize| -> Vec<u8> {
-            let numbers = numbers(count * number.bytes() / 4);
-            let halves = |x: f32| [half::f16::from_f32(x).to_bits(); 2];
-            match number {
+        // Rows of all slots: of floats the bits of `number`, of codes any, and scales of one.
+        let cached = || -> MmapMut {
+            let bytes = slots * kv_heads * rows * spec.cache.key_bytes();
+            let mut memory = large_pages(bytes);
+            let numbers = numbers(2048);
+            let bytes: Vec<u8> = match number {
                 CacheType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                _ => numbers.iter().flat_map(|x| halves(*x)).flat_map(u16::to_le_bytes).collect(),
-            }
+                CacheType::F16 => numbers
+                    .iter()
+                    .flat_map(|x| half::f16::from_f32(*x).to_bits().to_le_bytes())
+                    .collect(),
+                CacheType::Int8 => {
+                    let codes = numbers.iter().map(|x| (x * 127.0) as i8 as u8);
+                    let scales = [1.0f32; KEY_BLOCK].map(f32::to_le_bytes);
+                    let codes: Vec<u8> = codes.take(KEY_BLOCK * WIDTH).collect();
+                    [codes.as_slice(), scales.as_flattened()].concat()
+                }
+                CacheType::Bf16 | CacheType::Int4 => unreachable!("not among the formats below"),
+            };
+            memory
+                .chunks_mut(bytes.len())
+                .for_each(|part| part.copy_from_slice(&bytes[..part.len()]));
+            memory
         };
         assert!(rows.is_multiple_of(KEY_TILE), "keys lie in whole tiles");
-        let plane = slots * kv_heads * rows * WIDTH;
         Attention {
             code: ExecutableCode::new(&assembly.finish().expect("whole")).expect("memory"),
             symbol: spec.symbol(level),
             spec,
             shape,
-            keys: cached(plane),
-            values: cached(plane),
+            keys: cached(),
+            values: cached(),
             query: numbers(rows * heads * WIDTH),
             output: vec![0.0; rows * heads * WIDTH],
             threads,
@@ -211,8 +247,8 @@ impl Attention {
 
     /// Seconds of some steps, one after the other.
     fn steps(&mut self, steps: &[Vec<RowSpans>]) -> f64 {
-        let Shape { kv_heads, rows, number, .. } = self.shape;
-        let head_stride = (rows * WIDTH * number.bytes()) as u64;
+        let Shape { kv_heads, rows, .. } = self.shape;
+        let head_stride = (rows * self.spec.cache.key_bytes()) as u64;
         let slot_stride = head_stride * kv_heads as u64;
         let layer = |spans: &Vec<RowSpans>| LayerCall {
             keys: self.keys.as_mut_ptr(),
@@ -291,6 +327,11 @@ impl Subject {
         let Subject { level, shape, made } = self;
         made.get_or_insert_with(|| Attention::new(*level, threads(), *shape)).steps(steps)
     }
+
+    /// The cache of its kernel.
+    fn cache(&self) -> CacheShape {
+        spec(&self.shape).cache
+    }
 }
 
 /// A prompt of so many rows.
@@ -310,11 +351,12 @@ fn single_rows(
     (subject, name): (&mut Subject, &str),
     (batch, rows): (usize, usize),
 ) {
-    let Shape { kv_heads, slots, number, .. } = subject.shape;
-    let bytes = slots / batch * batch * rows * kv_heads * WIDTH * 2 * number.bytes();
-    let steps: Vec<Vec<RowSpans>> = (0..slots / batch)
+    let Shape { slots, number, .. } = subject.shape;
+    let turns = if slots == 1 { TURNS } else { slots / batch };
+    let bytes = turns * batch * rows * subject.cache().row_bytes();
+    let steps: Vec<Vec<RowSpans>> = (0..turns)
         .map(|turn| {
-            let first = turn * batch;
+            let first = turn * batch % slots;
             (first..first + batch).map(|slot| causal(slot, rows - 1)).collect()
         })
         .collect();
@@ -335,7 +377,9 @@ fn attention(criterion: &mut Criterion) {
             prompt(&mut group, &|| machine().peak(), &mut long, rows);
         }
         drop(long);
-        for number in [CacheType::F32, CacheType::F16] {
+        for number in [CacheType::F32, CacheType::F16, CacheType::Int8] {
+            let mut near = Subject { level, shape: Shape { number, ..NEAR }, made: None };
+            single_rows(&mut group, &|| machine().read(), (&mut near, "near"), (1, NEAR.rows));
             let mut long = Subject { level, shape: Shape { number, ..LONG }, made: None };
             for batch in [1, LONG.slots] {
                 let subject = (&mut long, "long");
@@ -343,7 +387,7 @@ fn attention(criterion: &mut Criterion) {
             }
             drop(long);
             let mut short = Subject { level, shape: Shape { number, ..SHORT }, made: None };
-            for case in [(1, 130), (1, 512), (1, 600), (8, 130), (8, 512), (16, 300)] {
+            for case in [(1, 130), (1, 512), (1, 600), (8, 130), (8, 512), (16, 300), (16, 560)] {
                 single_rows(&mut group, &|| machine().read(), (&mut short, "short"), case);
             }
         }
