@@ -30,7 +30,7 @@ fn suits(level: IsaLevel) -> bool {
     level != IsaLevel::Avx512Pairs || adds_bytes_apart()
 }
 
-/// Whether a single row's weights are best asked for from far ahead of their use: on AMD's processors from
+/// Whether weights are best asked for from far ahead of their use: on AMD's processors from
 /// Zen 5 on (`codegen`'s `matmul::assembled::ahead` has what was measured).
 pub(crate) fn reads_far() -> bool {
     static READS_FAR: OnceLock<bool> = OnceLock::new();

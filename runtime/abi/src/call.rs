@@ -86,7 +86,7 @@ pub struct StepContext {
     pub rows: u32,
     /// Number of `head_rows`, 1 ..= `max_head_rows` (head).
     pub head_row_count: u32,
-    /// 1 where a single row's weights are best asked for from far ahead of their use, else 0. It changes
+    /// 1 where weights are best asked for from far ahead of their use, else 0. It changes
     /// no result.
     pub reads_far: u32,
 }

@@ -21,6 +21,8 @@ pub(super) const TILE_OUTPUT: AsmRegister64 = rbx;
 pub(super) const TILE_BIAS: AsmRegister64 = rcx;
 /// Residual of the tile's first row and channel.
 pub(super) const TILE_RESIDUAL: AsmRegister64 = r12;
+/// How much further ahead than [`ahead`] tells weights are asked for: 0, or [`FURTHER`].
+pub(super) const FURTHER_ON: AsmRegister64 = r15;
 /// Free for the tile: addresses that move with the reduction, and a counter.
 pub(super) const INPUT: AsmRegister64 = r13;
 /// See [`INPUT`].
@@ -37,9 +39,9 @@ pub(super) const SCRATCH: AsmRegister64 = rsp;
 /// so that the next page has begun to come where the processor's own prefetch stops at page
 /// boundaries. One sequential stream with this is as fast as reading can be; more than about 512 takes
 /// places from the processor's own prefetch (a fifth less on Zen 4), and so do several streams side by
-/// side (a tenth to a fifth). Zen 5 is the other way round: see [`FAR`]. The more rows share a weight, the
-/// slower weights are needed, and the processor's own prefetch is too late: 8 rows get a quarter more from
-/// 4096 bytes than from 512.
+/// side (a tenth to a fifth). Zen 5 is the other way round: see [`FURTHER`]. The more rows share a weight,
+/// the slower weights are needed, and the processor's own prefetch is too late: 8 rows get a quarter more
+/// from 4096 bytes than from 512.
 pub(super) const fn ahead(rows: usize) -> usize {
     match rows {
         0..=2 => 512,
@@ -48,12 +50,11 @@ pub(super) const fn ahead(rows: usize) -> usize {
     }
 }
 
-/// The same for a single row where [`READS_FAR`] is not 0, on AMD's level. Two threads of a Zen 5 that do
-/// nothing but read large pages have 72 GB/s without being told anything, 64 asking 512 bytes ahead, 77
-/// with 4,096 and 83 with 8,192, in the seconds in which memory is fast, and the same in others.
-pub(super) const FAR: usize = 8192;
-/// Where the ninth argument lies, from the frame pointer on.
-pub(super) const READS_FAR: i32 = 32;
+/// How much further where the processor reads best from far ahead, which the ninth argument says. Two
+/// threads of a Zen 5 that do nothing but read large pages have 72 GB/s without being told anything, 64
+/// asking 512 bytes ahead, 77 with 4,096 and 83 with 8,192, in the seconds in which memory is fast, and the
+/// same in others. Products of one to four rows of int4 are as fast with 8,192 as with 12,288 or 16,384.
+const FURTHER: usize = 8192 - ahead(1);
 
 /// How many rows are computed before the weights are walked again.
 #[derive(Clone, Copy)]
@@ -167,14 +168,14 @@ pub(super) fn assemble(
         code.push(register)?;
     }
     // Above the frame pointer: its old value, the return address, the seventh to the ninth argument.
-    let first = qword_ptr(rbp + 16);
-    let end = qword_ptr(rbp + 24);
-    // Below it: saved registers, then where every portion of rows begins, and the rows left.
+    let [first, end, reads_far] = [16, 24, 32].map(|at| qword_ptr(rbp + at));
+    // Below it: saved registers, then where every portion of rows begins, the rows left of all
+    // and the full groups left of a portion.
     let slots_end = saved.len() * 8;
     let slot = |index: usize| qword_ptr(rbp - (slots_end + (index + 1) * 8) as i32);
     let (weights, output, bias, residual) = (slot(0), slot(1), slot(2), slot(3));
-    let (full_groups, rows_left) = (slot(4), slot(5));
-    code.sub(rsp, (6 * 8 + version.scratch_bytes()) as i32)?;
+    let (full_groups, rows_left, groups_left) = (slot(4), slot(5), slot(6));
+    code.sub(rsp, (7 * 8 + version.scratch_bytes()) as i32)?;
     code.and(rsp, -64)?;
 
     let mut nothing = code.create_label();
@@ -203,6 +204,10 @@ pub(super) fn assemble(
     code.sub(r15, r10)?;
     code.mov(full_groups, r15)?;
     code.mov(rows_left, r9)?;
+    code.mov(r11, FURTHER as i64)?;
+    code.mov(FURTHER_ON, 0i64)?;
+    code.cmp(reads_far, 0)?;
+    code.cmovne(FURTHER_ON, r11)?;
 
     let portion = version.portion().rows(spec);
     let mut next_portion = code.create_label();
@@ -211,7 +216,9 @@ pub(super) fn assemble(
     code.mov(r11, portion as i64)?;
     code.cmp(r9, r11)?;
     code.cmovg(r9, r11)?;
-    all_groups(code, spec, version, end)?;
+    code.mov(r11, full_groups)?;
+    code.mov(groups_left, r11)?;
+    all_groups(code, spec, version, [end, groups_left])?;
     code.sub(rows_left, portion as i32)?;
     code.jle(done)?;
     code.mov(r11, (portion * spec.input_row_bytes()) as i64)?;
@@ -219,9 +226,7 @@ pub(super) fn assemble(
     for place in [output, residual] {
         add_any(code, place, portion * spec.output_stride * 4)?;
     }
-    for (register, place) in
-        [(rsi, weights), (rdx, output), (rcx, bias), (r8, residual), (r15, full_groups)]
-    {
+    for (register, place) in [(rsi, weights), (rdx, output), (rcx, bias), (r8, residual)] {
         code.mov(register, place)?;
     }
     code.jmp(next_portion)?;
@@ -240,12 +245,12 @@ pub(super) fn assemble(
 }
 
 /// All groups of one portion: rdi, rsi, rdx, rcx and r8 stand at its input, weights, output, bias and
-/// residual; r9 rows, r15 full groups.
+/// residual; r9 rows.
 fn all_groups(
     code: &mut CodeAssembler,
     spec: &MatmulSpec,
     version: &dyn Version,
-    end: AsmMemoryOperand,
+    [end, groups_left]: [AsmMemoryOperand; 2],
 ) -> Result<(), IcedError> {
     let group_outputs = GROUP * 4;
     let mut done = code.create_label();
@@ -260,7 +265,7 @@ fn all_groups(
             let mut again = code.create_label();
             let mut fewer = code.create_label();
             bind(code, &mut again)?;
-            code.cmp(r15, *groups as i32)?;
+            code.cmp(groups_left, *groups as i32)?;
             code.jl(fewer)?;
             let shape = TileShape { rows: 0, groups: *groups, is_part: false };
             all_rows(code, spec, version, plan, shape)?;
@@ -268,7 +273,7 @@ fn all_groups(
             for register in [rdx, rcx, r8] {
                 advance(code, register, groups * group_outputs)?;
             }
-            code.sub(r15, *groups as i32)?;
+            code.sub(groups_left, *groups as i32)?;
             code.jmp(again)?;
             bind(code, &mut fewer)?;
         }

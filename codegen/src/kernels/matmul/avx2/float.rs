@@ -13,7 +13,7 @@ use iced_x86::code_asm::*;
 
 use super::{Avx2, Place, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
-    FloatReduction, INPUT, SCRATCH, TileShape, WEIGHTS, ahead,
+    FURTHER_ON, FloatReduction, INPUT, SCRATCH, TileShape, WEIGHTS, ahead,
 };
 use crate::kernels::matmul::decode;
 use crate::pack::WeightFormat;
@@ -52,7 +52,7 @@ impl Avx2<'_> {
         let unit = |code: &mut CodeAssembler, unit: usize, elements: usize| {
             for place in places[..per_row].iter().filter(|place| place.half == 0) {
                 let ahead = self.weight_offset(*place, unit) + ahead(shape.rows);
-                code.prefetcht0(byte_ptr(WEIGHTS + ahead))?;
+                code.prefetcht0(byte_ptr(WEIGHTS + FURTHER_ON + ahead))?;
             }
             for element in 0..elements {
                 let input = |row: usize| {

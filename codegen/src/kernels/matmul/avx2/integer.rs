@@ -15,7 +15,7 @@ use iced_x86::code_asm::*;
 
 use super::{Avx2, Place, Products, REGISTER, YMM, places};
 use crate::kernels::matmul::assembled::{
-    self, COUNT, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
+    self, COUNT, FURTHER_ON, INPUT, SCRATCH, TILE_INPUT, TILE_WEIGHTS, TileShape, WEIGHTS,
 };
 use crate::kernels::matmul::{Activation, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, WeightFormat, ZeroPoint};
@@ -159,7 +159,7 @@ impl Avx2<'_> {
                     let at = self.spec.layout.codes_offset()
                         + self.weight_offset(*half, part.first_unit + unit);
                     if half.half == 0 {
-                        code.prefetcht0(byte_ptr(WEIGHTS + at + ahead))?;
+                        code.prefetcht0(byte_ptr(WEIGHTS + FURTHER_ON + (at + ahead)))?;
                     }
                     for codes in self.load_codes(code, at, *unit, free)? {
                         let of_half =

@@ -13,7 +13,8 @@ use iced_x86::code_asm::*;
 use super::integer::{self, CHUNK, Codes, Part, ahead};
 use super::{Avx2, Place, Products, REGISTER, TileShape, YMM};
 use crate::kernels::matmul::assembled::{
-    COUNT, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, WEIGHTS,
+    COUNT, FURTHER_ON, INPUT, PORTION, SCRATCH, TILE_INPUT, TILE_OUTPUT, TILE_RESIDUAL,
+    TILE_WEIGHTS, WEIGHTS,
 };
 use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM};
 use crate::pack::{Blocks, GROUP, ZeroPoint};
@@ -113,7 +114,7 @@ impl Avx2<'_> {
                 let at = self.spec.layout.codes_offset()
                     + self.weight_offset(place, part.first_unit + unit);
                 if half == 0 {
-                    code.prefetcht0(byte_ptr(WEIGHTS + at + ahead(STEP)))?;
+                    code.prefetcht0(byte_ptr(WEIGHTS + FURTHER_ON + (at + ahead(STEP))))?;
                 }
                 for codes in self.load_codes(code, at, unit, [ymm12, ymm13])? {
                     let to = codes_at(codes.first, half);

@@ -12,7 +12,9 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ZMM};
-use crate::kernels::matmul::assembled::{FloatReduction, INPUT, TileShape, WEIGHTS, ahead};
+use crate::kernels::matmul::assembled::{
+    FURTHER_ON, FloatReduction, INPUT, TileShape, WEIGHTS, ahead,
+};
 use crate::kernels::matmul::decode;
 use crate::pack::{GROUP, WeightFormat, ZeroPoint};
 
@@ -63,7 +65,7 @@ impl Avx512<'_> {
         let unit = |code: &mut CodeAssembler, unit: usize, elements: usize| {
             for group in 0..groups {
                 let ahead = self.weight_offset(group, unit) + ahead(shape.rows);
-                code.prefetcht0(byte_ptr(WEIGHTS + ahead))?;
+                code.prefetcht0(byte_ptr(WEIGHTS + FURTHER_ON + ahead))?;
             }
             for element in 0..elements {
                 for (group, weight) in weights.iter().enumerate() {

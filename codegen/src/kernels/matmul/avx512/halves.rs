@@ -13,7 +13,9 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, ZMM};
-use crate::kernels::matmul::assembled::{COUNT, INPUT, Plan, TileShape, WEIGHTS};
+use crate::kernels::matmul::assembled::{
+    COUNT, FURTHER_ON, INPUT, Plan, TileShape, WEIGHTS, ahead,
+};
 use crate::pack::GROUP;
 
 /// Bytes of a pair.
@@ -33,7 +35,6 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
-        ahead: usize,
     ) -> Result<(), IcedError> {
         let (sums, rest) = ZMM.split_at(shape.rows * shape.groups);
         let (weights, rest) = rest.split_at(shape.groups);
@@ -44,10 +45,10 @@ impl Avx512<'_> {
         let pair = |code: &mut CodeAssembler, at: usize| {
             for (group, weight) in weights.iter().enumerate() {
                 let place = WEIGHTS + self.weight_offset(group, at);
-                let further_on = byte_ptr(place + ahead);
+                let asked = byte_ptr(place + FURTHER_ON + ahead(shape.rows));
                 match shape.rows {
-                    1 => code.prefetcht1(further_on)?,
-                    _ => code.prefetcht0(further_on)?,
+                    1 => code.prefetcht1(asked)?,
+                    _ => code.prefetcht0(asked)?,
                 }
                 code.vmovups(*weight, zmmword_ptr(place))?;
             }

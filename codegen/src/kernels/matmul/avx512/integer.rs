@@ -23,7 +23,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::{Avx512, MASK, ManyRows, ZMM};
-use crate::kernels::matmul::assembled::{COUNT, INPUT, TileShape, WEIGHTS};
+use crate::kernels::matmul::assembled::{COUNT, FURTHER_ON, INPUT, TileShape, WEIGHTS, ahead};
 use crate::kernels::matmul::{Activation, BEGIN, MINUS_SUM, decode};
 use crate::pack::{Blocks, WeightFormat, ZeroPoint};
 
@@ -35,7 +35,7 @@ pub(super) const MANY_ROWS: usize = 8;
 /// How codes are asked for before their use.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    /// How many bytes further on.
+    /// How many bytes further on, to which [`FURTHER_ON`] comes.
     bytes: usize,
     /// Into the first cache, not the second.
     is_near: bool,
@@ -65,7 +65,6 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
-        ahead: usize,
     ) -> Result<(), IcedError> {
         let layout = self.spec.layout;
         let (Some(blocks), Some(Activation::Int8 { block: activations, .. })) =
@@ -81,7 +80,7 @@ impl Avx512<'_> {
         // A single row of AMD's level asks for the second cache: from large pages it reads up to a
         // fifteenth faster so, two rows a twentieth slower and four a fifth (Zen 4).
         let is_near = shape.rows > 1 || self.many == ManyRows::Single;
-        let ahead = Some(Ahead { bytes: ahead, is_near });
+        let ahead = Some(Ahead { bytes: ahead(shape.rows), is_near });
         for sum in sums {
             code.vpxord(*sum, *sum, *sum)?;
         }
@@ -243,7 +242,7 @@ impl Avx512<'_> {
         let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
         let at = layout.codes_offset() + self.weight_offset(group, unit);
         if let Some(ahead) = ahead {
-            let place = byte_ptr(WEIGHTS + at + ahead.bytes);
+            let place = byte_ptr(WEIGHTS + FURTHER_ON + (at + ahead.bytes));
             if ahead.is_near {
                 code.prefetcht0(place)?;
             } else {

@@ -17,8 +17,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assembled::{
-    FAR, PORTION, Plan, Portion, READS_FAR, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS,
-    TileShape, Version, WEIGHTS, ahead, assemble, bind,
+    PORTION, Plan, Portion, TILE_BIAS, TILE_OUTPUT, TILE_RESIDUAL, TILE_WEIGHTS, TileShape,
+    Version, WEIGHTS, assemble,
 };
 use super::{Activation, MatmulSpec};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -123,17 +123,12 @@ impl Version for Avx512<'_> {
     }
 
     fn tile(&self, code: &mut CodeAssembler, shape: TileShape) -> Result<(), IcedError> {
-        if shape.rows == 1 && self.many == ManyRows::Paired {
-            let [mut is_far, mut done] = [(); 2].map(|()| code.create_label());
-            code.cmp(qword_ptr(rbp + READS_FAR), 0)?;
-            code.jne(is_far)?;
-            self.sums(code, shape, ahead(1))?;
-            code.jmp(done)?;
-            bind(code, &mut is_far)?;
-            self.sums(code, shape, FAR)?;
-            bind(code, &mut done)?;
+        if self.spec.compute.is_integer() {
+            self.integer_sums(code, shape)?;
+        } else if self.spec.in_bf16 {
+            self.pair_sums(code, shape)?;
         } else {
-            self.sums(code, shape, ahead(shape.rows))?;
+            self.float_sums(code, shape)?;
         }
         self.store(code, shape)
     }
@@ -155,22 +150,6 @@ impl Version for Avx512<'_> {
 }
 
 impl<'a> Avx512<'a> {
-    /// Sums of a tile, whose weights are asked for so many bytes ahead.
-    fn sums(
-        &self,
-        code: &mut CodeAssembler,
-        shape: TileShape,
-        ahead: usize,
-    ) -> Result<(), IcedError> {
-        if self.spec.compute.is_integer() {
-            self.integer_sums(code, shape, ahead)
-        } else if self.spec.in_bf16 {
-            self.pair_sums(code, shape, ahead)
-        } else {
-            self.float_sums(code, shape)
-        }
-    }
-
     fn tile_plans(&self) -> Vec<Plan> {
         match (self.spec.layout.format, self.spec.compute.is_integer()) {
             // One group at a time keeps the weights one stream, which memory gives fastest.
