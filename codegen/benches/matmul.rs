@@ -21,6 +21,7 @@ use weir_codegen::emit::Assembly;
 use weir_codegen::jit::{Argument, ExecutableCode};
 use weir_codegen::kernels::matmul::{Compute, MatmulSpec, emit_matmul};
 use weir_codegen::pack::{Blocks, PackedLayout, ScaleType, WeightFormat, ZeroPoint};
+use weir_runtime::machine;
 
 use crate::limits::{Work, YMM, ZMM, compare, peak_loop, read_loop, settings, threads, tile_loop};
 
@@ -98,7 +99,7 @@ impl Limits {
 }
 
 fn runs(level: IsaLevel) -> bool {
-    weir_runtime::machine::supports(level)
+    machine::supports(level)
 }
 
 /// One kernel with its operands.
@@ -140,17 +141,22 @@ impl Subject {
                     Argument::Count(rows as u64),
                     Argument::Count((groups * thread / threads) as u64),
                     Argument::Count((groups * (thread + 1) / threads) as u64),
+                    Argument::Count(machine::reads_far().into()),
                 ],
             );
         })
     }
 }
 
-/// Rows times channels of products of many rows: they last one or two milliseconds, less than a slice
-/// of the scheduler's, for a longer run shares its time with what else the machine does, and the
-/// limit's short one does not.
-fn many(compute: Compute) -> usize {
-    if compute.is_integer() { 64 << 10 } else { 32 << 10 }
+/// Rows times channels of products of many rows: with two threads they last one or two milliseconds, so
+/// that beginning threads is a small part of it, yet less than a slice of the scheduler's, for a longer run
+/// shares its time with what else the machine does, and the limit's short one does not.
+fn many(compute: Compute, level: IsaLevel) -> usize {
+    match (compute.is_integer(), level >= IsaLevel::Avx512) {
+        (true, true) => 512 << 10,
+        (true, false) | (false, true) => 128 << 10,
+        (false, false) => 32 << 10,
+    }
 }
 
 /// Most rows for which reading the weights is what a product is limited by.
@@ -183,7 +189,7 @@ fn products(criterion: &mut Criterion) {
         for (format, compute) in formats {
             for rows in [1, 2, 4, 8, 16, 64, 128, 512] {
                 let name = format!("{} {} M{rows}", format.name(), compute.name());
-                let (mut channels, reduction) = (many(compute) / rows.max(64), 2048);
+                let (mut channels, reduction) = (many(compute, level) / rows.max(64), 2048);
                 let mut layout = PackedLayout { channels, reduction, format };
                 while rows <= DECODED && layout.bytes() < 100 << 20 {
                     channels *= 2;

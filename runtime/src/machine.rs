@@ -32,7 +32,7 @@ fn suits(level: IsaLevel) -> bool {
 
 /// Whether weights are best asked for from far ahead of their use: on AMD's processors from
 /// Zen 5 on (`codegen`'s `matmul::assembled::ahead` has what was measured).
-pub(crate) fn reads_far() -> bool {
+pub fn reads_far() -> bool {
     static READS_FAR: OnceLock<bool> = OnceLock::new();
     *READS_FAR.get_or_init(|| adds_bytes_apart() && processor_family() >= ZEN_5)
 }
