@@ -44,13 +44,13 @@ impl Avx512<'_> {
         }
         let pair = |code: &mut CodeAssembler, at: usize| {
             for (group, weight) in weights.iter().enumerate() {
-                let place = WEIGHTS + self.weight_offset(group, at);
-                let asked = byte_ptr(place + FURTHER_ON + ahead(shape.rows));
+                let offset = self.weight_offset(group, at);
+                let asked = byte_ptr(WEIGHTS + FURTHER_ON + (offset + ahead(shape.rows)));
                 match shape.rows {
                     1 => code.prefetcht1(asked)?,
                     _ => code.prefetcht0(asked)?,
                 }
-                code.vmovups(*weight, zmmword_ptr(place))?;
+                code.vmovups(*weight, zmmword_ptr(WEIGHTS + offset))?;
             }
             for row in 0..shape.rows {
                 let from = INPUT + (row * self.spec.input_row_bytes() + at * PAIR);
