@@ -139,7 +139,7 @@ fn advance(
 
 /// Binds a label at a place where others may be bound, too: the assembler allows one label an
 /// instruction, so each gets one of no bytes.
-pub(super) fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError> {
+fn bind(code: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError> {
     code.set_label(label)?;
     code.zero_bytes()
 }
