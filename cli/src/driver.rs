@@ -16,7 +16,7 @@ use weir_ir::{DType, Graph, RowFormats, Stage, verify::verify};
 use weir_passes::kv::policy::{Budget, KvError, KvOptions};
 use weir_passes::kv::sparsify_kv::Keep;
 use weir_passes::registry::{PASSES, Pass};
-use weir_passes::weights::{Calibration, TextSource, Watch, WeightChoice};
+use weir_passes::weights::{Calibration, CalibrationStage, TextSource, Watch, WeightChoice};
 use weir_passes::{Flow, Observer, PassReport, Report};
 use weir_runtime::command::say;
 use weir_runtime::facts::{
@@ -116,8 +116,12 @@ pub fn lower(
         let text = text_source(options, given, context, &work, &held_out);
         let calibration = text.map(|text| {
             let work = Arc::clone(&work);
-            let watch = Watch::new(move |done, all| {
-                work.say(format!("calibrating, {done} of {all} weights"));
+            let watch = Watch::new(move |stage, done, all| {
+                let what = match stage {
+                    CalibrationStage::Choosing => "weights",
+                    CalibrationStage::Refining => "steps at most",
+                };
+                work.say(format!("calibrating, {done} of {all} {what}"));
             });
             Calibration { text, is_asked_for: options.calibrate.is_some(), watch }
         });

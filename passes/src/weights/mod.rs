@@ -5,7 +5,10 @@ pub mod calibration;
 pub mod choice;
 pub mod quantise_weights;
 
-pub use calibration::{Calibration, CalibrationError, NoText, RoundedWeights, TextSource, Watch};
+pub use calibration::{
+    Calibration, CalibrationError, NoText, RoundedWeights, Stage as CalibrationStage, TextSource,
+    Watch,
+};
 pub use choice::{Group, WeightChoice, WeightsError};
 
 use weir_ir::{Element, QuantFormat, ZeroPoints};

@@ -9,7 +9,8 @@
 //! So w* is rounded in the measure of H: with error feedback, block by block ([`Curvature`]), or to
 //! nearest as without calibration; whichever is better is the beginning of rounds of descent. A round
 //! moves each code to where the row's error is least, the others fixed, then each scale. No step of
-//! it raises the error, so **no row is worse on the text than rounded to nearest**.
+//! it raises the error, so **no row is worse on the text than rounded to nearest**, until w* itself is
+//! moved by what the whole model loses ([`super::refine`]).
 
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -21,6 +22,8 @@ use super::curvature::{Curvature, LANES, Lanes, add_scaled};
 
 /// Rounds of descent.
 const ROUNDS: usize = 4;
+/// Rounds behind a w* that has moved a little.
+const ROUNDS_BEHIND: usize = 2;
 
 /// What the product has lost before its own weight is rounded.
 pub struct Lost<'a> {
@@ -38,67 +41,181 @@ pub struct Calibrated {
     pub error: f64,
     /// Rounded to nearest.
     pub plain_error: f64,
+    /// What can go on choosing, if it was asked for.
+    pub rounding: Option<Rounding>,
 }
 
 /// Rounds a weight of floats. `None` if one of them is not finite: rounding to nearest and packing
-/// say where.
+/// say where. `goes_on`: keeps all that goes on choosing needs, some sixteen bytes a number.
 pub fn calibrate(
     source: &Constant,
     format: &QuantFormat,
     curvature: &Curvature,
     lost: &Lost<'_>,
+    goes_on: bool,
 ) -> Option<Calibrated> {
     let [outputs, inputs] = source.matrix()?;
-    let blocks = inputs.div_ceil(format.block as usize);
-    let code_row = if format.bits == 4 { inputs.div_ceil(2) } else { inputs };
-    let scale_row = blocks * format.scale.bytes();
-    let zero_row = if format.bits == 4 { blocks.div_ceil(2) } else { blocks };
-    let mut codes = vec![0u8; outputs * code_row];
-    let mut scales = vec![0u8; outputs * scale_row];
-    let mut zeros = vec![0u8; outputs * zero_row];
-    let places = codes
-        .par_chunks_mut(LANES * code_row)
-        .zip(scales.par_chunks_mut(LANES * scale_row))
-        .zip(zeros.par_chunks_mut(LANES * zero_row));
-    let errors: Option<Vec<[f64; 2]>> = places
-        .enumerate()
-        .map(|(index, ((codes, scales), zeros))| {
-            let first = index * LANES;
-            let count = LANES.min(outputs - first);
-            let mut rows = Rows::read(source, first, count, format)?;
-            let plain = rows.choose(curvature, lost, [first, outputs]);
-            for lane in 0..count {
-                rows.write_codes(lane, &mut codes[lane * code_row..][..code_row]);
-                let scales =
-                    scales[lane * scale_row..][..scale_row].chunks_exact_mut(format.scale.bytes());
-                for (place, scale) in scales.zip(&rows.scales) {
-                    store(format.scale, scale[lane].scale, place);
-                }
-                let of_blocks = rows.scales.iter().map(|scale| scale[lane].zero as u8);
-                write_codes(format.bits, of_blocks, &mut zeros[lane * zero_row..][..zero_row]);
-            }
-            let sum = |errors: Lanes| errors[..count].iter().sum::<f64>();
-            Some([sum(rows.error), sum(plain)])
-        })
-        .collect();
-    let (error, plain_error) =
-        errors?.into_iter().fold((0.0, 0.0), |(a, b), [error, plain]| (a + error, b + plain));
-    let stride = |row: usize| if format.bits == 4 { 2 * row } else { row };
-    let data = QuantData {
-        codes: Bytes::from(codes),
-        code_strides: [stride(code_row), 1],
-        signed: false,
-        scales: Bytes::from(scales),
-        scale_strides: [blocks, 1],
-        zeros: (format.zero == ZeroPoints::Codes).then(|| Bytes::from(zeros)),
-        zero_strides: [stride(zero_row), 1],
+    let mut codes = Codes::new(format, [outputs, inputs]);
+    let of_rows = |(index, part): (usize, CodesOfRows<'_>)| {
+        let first = index * LANES;
+        let count = LANES.min(outputs - first);
+        let mut rows = Rows::read(source, first, count, format)?;
+        let plain = rows.choose(curvature, lost, [first, outputs]);
+        part.write(&rows);
+        let sum = |errors: Lanes| errors[..count].iter().sum::<f64>();
+        let errors = [sum(rows.error), sum(plain)];
+        // Neither the file's weights nor what rounding to nearest gives are asked for any more.
+        (rows.weight, rows.plain) = Default::default();
+        Some((goes_on.then_some(rows), errors))
     };
-    let mut constant = source.rounded(Element::Quant(*format))?;
-    constant.data = ConstData::Quantised(data);
-    Some(Calibrated { constant, error, plain_error })
+    let chosen: Option<Vec<(Option<Rows>, [f64; 2])>> =
+        codes.parts().enumerate().map(of_rows).collect();
+    let (rows, errors): (Vec<Option<Rows>>, Vec<[f64; 2]>) = chosen?.into_iter().unzip();
+    let (error, plain_error) =
+        errors.into_iter().fold((0.0, 0.0), |(a, b), [error, plain]| (a + error, b + plain));
+    let constant = codes.constant(source)?;
+    let rows: Option<Vec<Rows>> = rows.into_iter().collect();
+    let rounding = rows.filter(|_| goes_on).map(|rows| Rounding {
+        source: source.clone(),
+        format: *format,
+        sizes: [outputs, inputs],
+        rows,
+    });
+    Some(Calibrated { constant, error, plain_error, rounding })
+}
+
+/// A weight whose codes may still move.
+#[derive(Clone)]
+pub struct Rounding {
+    source: Constant,
+    format: QuantFormat,
+    /// Outputs and inputs.
+    sizes: [usize; 2],
+    /// [`LANES`] rows each, the last ones as many as there are.
+    rows: Vec<Rows>,
+}
+
+impl Rounding {
+    /// Outputs and inputs.
+    pub fn sizes(&self) -> [usize; 2] {
+        self.sizes
+    }
+
+    /// Moves w* of each row against a gradient, `[outputs, inputs]`, by `steps` times the row's solution
+    /// of H, and codes and scales behind it.
+    pub fn descend_along(&mut self, curvature: &Curvature, gradient: &[f64], steps: &[f64]) {
+        let [outputs, inputs] = self.sizes;
+        self.rows.par_iter_mut().enumerate().for_each(|(index, rows)| {
+            let first = index * LANES;
+            let mut by = vec![[0.0; LANES]; inputs];
+            for lane in 0..LANES.min(outputs - first) {
+                let row = &gradient[(first + lane) * inputs..][..inputs];
+                by.iter_mut().zip(row).for_each(|(by, slope)| by[lane] = *slope);
+            }
+            curvature.solve(&mut by);
+            for (target, by) in rows.target.iter_mut().zip(&by) {
+                for ((target, step), by) in target.iter_mut().zip(&steps[first..]).zip(by) {
+                    *target -= step * by;
+                }
+            }
+            rows.descend(curvature, ROUNDS_BEHIND);
+        });
+    }
+
+    /// The weight in codes.
+    pub fn constant(&self) -> Option<Constant> {
+        let mut codes = Codes::new(&self.format, self.sizes);
+        codes.parts().zip(&self.rows).for_each(|(part, rows)| part.write(rows));
+        codes.constant(&self.source)
+    }
+}
+
+/// The bytes of a weight in codes.
+struct Codes {
+    format: QuantFormat,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    zeros: Vec<u8>,
+    /// Bytes of a row in each of them.
+    row_bytes: [usize; 3],
+}
+
+/// Those of [`LANES`] rows.
+struct CodesOfRows<'a> {
+    format: QuantFormat,
+    codes: &'a mut [u8],
+    scales: &'a mut [u8],
+    zeros: &'a mut [u8],
+    row_bytes: [usize; 3],
+}
+
+impl Codes {
+    fn new(format: &QuantFormat, [outputs, inputs]: [usize; 2]) -> Codes {
+        let blocks = inputs.div_ceil(format.block as usize);
+        let bytes = |codes: usize| if format.bits == 4 { codes.div_ceil(2) } else { codes };
+        let row_bytes = [bytes(inputs), blocks * format.scale.bytes(), bytes(blocks)];
+        let [codes, scales, zeros] = row_bytes.map(|bytes| vec![0u8; outputs * bytes]);
+        Codes { format: *format, codes, scales, zeros, row_bytes }
+    }
+
+    fn parts(&mut self) -> impl IndexedParallelIterator<Item = CodesOfRows<'_>> {
+        let (format, row_bytes) = (self.format, self.row_bytes);
+        let [codes, scales, zeros] = row_bytes.map(|bytes| LANES * bytes);
+        let places = self
+            .codes
+            .par_chunks_mut(codes)
+            .zip(self.scales.par_chunks_mut(scales))
+            .zip(self.zeros.par_chunks_mut(zeros));
+        places.map(move |((codes, scales), zeros)| CodesOfRows {
+            format,
+            codes,
+            scales,
+            zeros,
+            row_bytes,
+        })
+    }
+
+    /// The constant of these codes, in place of the floats of `source`.
+    fn constant(self, source: &Constant) -> Option<Constant> {
+        let Codes { format, row_bytes: [code_row, scale_row, zero_row], .. } = self;
+        let stride = |row: usize| if format.bits == 4 { 2 * row } else { row };
+        let data = QuantData {
+            codes: Bytes::from(self.codes),
+            code_strides: [stride(code_row), 1],
+            signed: false,
+            scales: Bytes::from(self.scales),
+            scale_strides: [scale_row / format.scale.bytes(), 1],
+            zeros: (format.zero == ZeroPoints::Codes).then(|| Bytes::from(self.zeros)),
+            zero_strides: [stride(zero_row), 1],
+        };
+        let mut constant = source.rounded(Element::Quant(format))?;
+        constant.data = ConstData::Quantised(data);
+        Some(constant)
+    }
+}
+
+impl CodesOfRows<'_> {
+    fn write(self, rows: &Rows) {
+        let CodesOfRows { format, row_bytes: [code_row, scale_row, zero_row], .. } = self;
+        let places = self
+            .codes
+            .chunks_exact_mut(code_row)
+            .zip(self.scales.chunks_exact_mut(scale_row))
+            .zip(self.zeros.chunks_exact_mut(zero_row));
+        for (lane, ((codes, scales), zeros)) in places.enumerate() {
+            rows.write_codes(lane, codes);
+            let places = scales.chunks_exact_mut(format.scale.bytes());
+            for (place, scale) in places.zip(&rows.scales) {
+                store(format.scale, scale[lane].scale, place);
+            }
+            let of_blocks = rows.scales.iter().map(|scale| scale[lane].zero as u8);
+            write_codes(format.bits, of_blocks, zeros);
+        }
+    }
 }
 
 /// Some rows of a weight on their way to codes; columns first, so that a step is one for all rows.
+#[derive(Clone)]
 struct Rows {
     grid: Grid,
     weight: Vec<Lanes>,
@@ -172,7 +289,7 @@ impl Rows {
                 pairs.for_each(|(ours, plain)| ours[lane] = plain[lane]);
             }
         }
-        self.descend(curvature);
+        self.descend(curvature, ROUNDS);
         plain
     }
 
@@ -242,7 +359,7 @@ impl Rows {
     }
 
     /// Rounds of descent on codes and scales.
-    fn descend(&mut self, curvature: &Curvature) {
+    fn descend(&mut self, curvature: &Curvature, rounds: usize) {
         let (inputs, block) = (curvature.size(), self.grid.block);
         // The gradient's half, negative: H (w* - ŵ).
         let mut pull = vec![[0.0; LANES]; inputs];
@@ -255,7 +372,7 @@ impl Rows {
                 add_scaled(pull, *moment, &error);
             }
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             for k in 0..inputs {
                 self.move_code(curvature, k, &mut pull);
             }

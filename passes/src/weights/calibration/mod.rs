@@ -1,11 +1,16 @@
 //! What a calibrated rounding is made of: a text's windows run through the graph ([`walk`]), sums over
 //! their rows ([`products`]), how much an error of a weight matters ([`curvature`]), the scale of a
-//! block ([`blocks`]), and the choice of codes ([`feedback`]).
+//! block ([`blocks`]), and the choice of codes ([`feedback`]). Codes of small models then move by what
+//! the whole model's answers lose ([`refine`]), which goes through the graph backwards ([`gradient`],
+//! [`attention`]).
 
+mod attention;
 pub mod blocks;
 pub mod curvature;
 pub mod feedback;
+pub mod gradient;
 pub mod products;
+pub mod refine;
 pub mod walk;
 
 #[cfg(test)]
@@ -71,24 +76,33 @@ impl fmt::Debug for TextSource {
     }
 }
 
-/// Is told how many weights of how many are done.
+/// What calibration does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Chooses codes, weight by weight.
+    Choosing,
+    /// Moves codes, step by step.
+    Refining,
+}
+
+/// Is told what is done, and how many weights or steps of how many are.
 #[derive(Clone)]
-pub struct Watch(Arc<dyn Fn(usize, usize) + Send + Sync>);
+pub struct Watch(Arc<dyn Fn(Stage, usize, usize) + Send + Sync>);
 
 impl Watch {
     /// Calls a function.
-    pub fn new(at: impl Fn(usize, usize) + Send + Sync + 'static) -> Watch {
+    pub fn new(at: impl Fn(Stage, usize, usize) + Send + Sync + 'static) -> Watch {
         Watch(Arc::new(at))
     }
 
-    fn at(&self, done: usize, all: usize) {
-        (self.0)(done, all);
+    fn at(&self, stage: Stage, done: usize, all: usize) {
+        (self.0)(stage, done, all);
     }
 }
 
 impl Default for Watch {
     fn default() -> Watch {
-        Watch::new(|_, _| {})
+        Watch::new(|_, _, _| {})
     }
 }
 

@@ -1,12 +1,23 @@
 //! The mathematics against dense references in double precision, and what is promised of a layer.
 
-use weir_ir::quantise::{short_scale, unit_of_scales};
-use weir_ir::{Constant, DType, Element, QuantFormat, QuantRow, ZeroPoints};
+use std::collections::{BTreeMap, HashMap};
 
+use weir_ir::ops::CausalAttention;
+use weir_ir::quantise::{short_scale, unit_of_scales};
+use weir_ir::text::parse;
+use weir_ir::{
+    Const, ConstData, Constant, DType, Element, Graph, Node, QuantFormat, QuantRow, Value,
+    ZeroPoints,
+};
+
+use super::attention::{Operands, Shape, attend, attend_back};
 use super::blocks::{Grid, Scale};
 use super::curvature::{Curvature, DAMPING, LANES, Lanes};
 use super::feedback::{Lost, calibrate};
-use super::products;
+use super::gradient::{Differentiable, Slope, Values, Weights};
+use super::refine::{loss_on, refine};
+use super::walk::{Chosen, choose_codes, rounded_products};
+use super::{Watch, products};
 
 /// Numbers that look random, the same in every run, of mean 0.
 struct Numbers(u64);
@@ -199,7 +210,7 @@ fn layer_errors(format: QuantFormat, [outputs, inputs]: [usize; 2], seed: u64) -
     let curvature = Curvature::new(dense_moments(&x, &x, [inputs, inputs]), inputs).unwrap();
     let nothing = vec![0.0; inputs * inputs];
     let lost = Lost { inputs: &nothing, stream: None };
-    let found = calibrate(&source, &format, &curvature, &lost).unwrap();
+    let found = calibrate(&source, &format, &curvature, &lost, false).unwrap();
     found.constant.check().unwrap();
     let plain = source.rounded(Element::Quant(format)).unwrap();
     assert_eq!(found.constant.ty, plain.ty);
@@ -268,7 +279,8 @@ fn what_is_lost_before_a_product_is_made_up_for() {
     let error = |inputs_lost: &[f64]| {
         let lost = Lost { inputs: inputs_lost, stream: Some(&stream) };
         let format = format(4, 32, ZeroPoints::Fixed(8));
-        let found = weight_of(&calibrate(&source, &format, &curvature, &lost).unwrap().constant);
+        let found =
+            weight_of(&calibrate(&source, &format, &curvature, &lost, false).unwrap().constant);
         let mut error = 0.0;
         for (x, bent) in exact.chunks_exact(inputs).zip(bent.chunks_exact(inputs)) {
             for n in 0..outputs {
@@ -299,7 +311,7 @@ fn what_the_stream_has_lost_is_given_back() {
     let lost = Lost { inputs: &nothing, stream: Some(&stream) };
     let source = Constant::from_f32("w", &[outputs, inputs], &values);
     let format = format(8, 32, ZeroPoints::Fixed(128));
-    let found = weight_of(&calibrate(&source, &format, &curvature, &lost).unwrap().constant);
+    let found = weight_of(&calibrate(&source, &format, &curvature, &lost, false).unwrap().constant);
     let (mut error, mut whole) = (0.0, 0.0);
     for (x, missing) in x.chunks_exact(inputs).zip(missing.chunks_exact(outputs)) {
         for n in 0..outputs {
@@ -325,5 +337,235 @@ fn a_weight_that_is_not_finite_is_left_alone() {
     let curvature = Curvature::new(unit.clone(), 64).unwrap();
     let lost = Lost { inputs: &unit, stream: None };
     let format = format(4, 32, ZeroPoints::Fixed(8));
-    assert!(calibrate(&source, &format, &curvature, &lost).is_none());
+    assert!(calibrate(&source, &format, &curvature, &lost, false).is_none());
+}
+
+/// A decoder whose logits go back through every kind of node that small models have.
+fn decoder() -> Graph {
+    let text = include_str!("../../../../tests/files/passes/calibrate-weights/decoder.ir");
+    parse(text.split("; ---- after").next().unwrap()).unwrap()
+}
+
+/// `Σ c · logits` over all windows.
+fn weighted_logits(values: &Values, logits: Value, factors: &Slope) -> f64 {
+    let rows = values[&logits].iter().zip(factors);
+    rows.map(|(row, factors)| {
+        let terms =
+            row.f32s().unwrap().iter().zip(factors).map(|(x, c)| f64::from(x * c)).sum::<f64>();
+        terms
+    })
+    .sum()
+}
+
+#[test]
+fn gradients_are_differences_of_the_forward_pass() {
+    let graph = decoder();
+    let model = Differentiable::new(&graph).unwrap();
+    let windows = vec![vec![1, 3, 0, 2, 1, 0, 2], vec![2, 3, 1]];
+    let mut numbers = Numbers(31);
+    let factors: Slope = windows.iter().map(|window| numbers.floats(4 * window.len())).collect();
+    // All weights as floats, so that a little more of one is something else.
+    let floats = |constant: Const| {
+        let weight = &graph.constants[constant];
+        let [outputs, inputs] = weight.matrix().unwrap();
+        let ConstData::Rounded(source) = &weight.data else { panic!("{weight:?}") };
+        Constant::from_f32("w", &[outputs, inputs], &source.elements_f32().unwrap())
+    };
+    let products = rounded_products(&graph.main, &graph);
+    let mut chosen: BTreeMap<Const, Constant> =
+        products.iter().map(|(_, constant)| (*constant, floats(*constant))).collect();
+    let forwards = |chosen: &BTreeMap<Const, Constant>| {
+        let weights = Weights { graph: &graph, chosen: Some(chosen) };
+        model.forwards(&weights, &windows, Values::new()).unwrap()
+    };
+    let mut gradients: HashMap<Node, Vec<f64>> = HashMap::new();
+    let values = forwards(&chosen);
+    let weights = Weights { graph: &graph, chosen: Some(&chosen) };
+    model
+        .backwards(&weights, &values, factors.clone(), |node, x, slope| {
+            let x: Vec<_> = x.iter().map(|x| x.f32s().unwrap()).collect();
+            let (inputs, outputs) = (x[0].len() / 7, slope[0].len() / 7);
+            let pairs: Vec<(&[f32], &[f32])> =
+                slope.iter().zip(&x).map(|(slope, x)| (&slope[..], &x[..])).collect();
+            gradients.insert(node, products::moments(&pairs, [outputs, inputs]));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(gradients.len(), products.len());
+    const BY: f32 = 1.0 / 128.0;
+    for (node, constant) in products {
+        let weight = chosen[&constant].clone();
+        let [outputs, inputs] = weight.matrix().unwrap();
+        let values = weight.elements_f32().unwrap();
+        for (index, gradient) in gradients[&node].iter().enumerate() {
+            let mut at = |by: f32| {
+                let mut values = values.clone();
+                values[index] += by;
+                chosen.insert(constant, Constant::from_f32("w", &[outputs, inputs], &values));
+                weighted_logits(&forwards(&chosen), model.logits(), &factors)
+            };
+            // The third derivative's part goes by a difference of twice the width.
+            let near = (at(BY) - at(-BY)) / f64::from(2.0 * BY);
+            let far = (at(2.0 * BY) - at(-2.0 * BY)) / f64::from(4.0 * BY);
+            let difference = (4.0 * near - far) / 3.0;
+            assert!(
+                (gradient - difference).abs() < 2e-3 * difference.abs().max(1.0),
+                "{} {index}: {gradient} {difference}",
+                graph.constants[constant].name
+            );
+        }
+        chosen.insert(constant, weight);
+    }
+}
+
+/// The rows that the last product reads are enough for the logits.
+#[test]
+fn logits_follow_from_the_last_rows() {
+    let graph = decoder();
+    let model = Differentiable::new(&graph).unwrap();
+    let windows = vec![vec![1, 3, 0, 2], vec![2, 3]];
+    let weights = Weights { graph: &graph, chosen: None };
+    let all = model.forwards(&weights, &windows, Values::new()).unwrap();
+    let last = model.last_rows().unwrap();
+    let given = Values::from([(last, all[&last].clone())]);
+    let few = model.forwards(&weights, &windows, given).unwrap();
+    assert!(few.len() < all.len() / 4, "{} of {}", few.len(), all.len());
+    for (few, all) in few[&model.logits()].iter().zip(&all[&model.logits()]) {
+        assert_eq!(few.f32s().unwrap(), all.f32s().unwrap());
+    }
+}
+
+/// Windows of attention, heads that share keys, and sinks, by which the decoder does without.
+#[test]
+fn attention_goes_back_by_its_windows_groups_and_sinks() {
+    let mut numbers = Numbers(32);
+    let shape = Shape { rows: 9, heads: 4, kv_heads: 2, key_width: 3, value_width: 5 };
+    let op = CausalAttention { scale: 0.7, softcap: 0.0, window: 4, sinks: true };
+    let sinks = numbers.floats(4);
+    let given = [9 * 4 * 3, 9 * 2 * 3, 9 * 2 * 5].map(|count| numbers.floats(count));
+    let factors = numbers.floats(9 * 4 * 5);
+    let attended = |given: &[Vec<f32>; 3]| {
+        let [query, key, value] = given;
+        let operands = Operands { query, key, value, sinks: Some(&sinks) };
+        let result = attend(&op, shape, &operands);
+        let sum: f64 = result.iter().zip(&factors).map(|(x, c)| f64::from(x * c)).sum();
+        (result, sum)
+    };
+    let (result, _) = attended(&given);
+    let [query, key, value] = &given;
+    let operands = Operands { query, key, value, sinks: Some(&sinks) };
+    let back = attend_back(&op, shape, &operands, [&result, &factors]);
+    const BY: f32 = 1.0 / 64.0;
+    for (which, gradient) in [back.query, back.key, back.value].iter().enumerate() {
+        for (index, gradient) in gradient.iter().enumerate() {
+            let at = |by: f32| {
+                let mut given = given.clone();
+                given[which][index] += by;
+                attended(&given).1
+            };
+            let difference = (at(BY) - at(-BY)) / f64::from(2.0 * BY);
+            let found = f64::from(*gradient);
+            assert!((found - difference).abs() < 1e-3, "{which} {index}: {found} {difference}");
+        }
+    }
+}
+
+/// What has a past, a capped score or a spread sum is left alone.
+#[test]
+fn what_has_no_gradient_is_known_before() {
+    let text = include_str!("../../../../tests/files/passes/calibrate-weights/decoder.ir");
+    let text = text.split("; ---- after").next().unwrap();
+    for (given, other) in [
+        ("softcap=0", "softcap=30"),
+        ("activation=silu", "activation=floor"),
+        ("{op=add}", "{op=max}"),
+        ("v41 logits", "v41 other"),
+    ] {
+        assert!(text.contains(given), "{given}");
+        let graph = parse(&text.replace(given, other)).unwrap();
+        assert!(Differentiable::new(&graph).is_none(), "{other}");
+    }
+}
+
+/// A model without attention, of 160 tokens, all of whose weights are rounded to four bits.
+fn rounded_model(numbers: &mut Numbers) -> Graph {
+    let [tokens, width, inner] = [160, 40, 48];
+    let mut constants = String::new();
+    let mut add = |name: &str, [outputs, inputs]: [usize; 2], by: f32| {
+        let values: Vec<f32> = numbers
+            .floats(outputs * inputs)
+            .iter()
+            .map(|x| by * x / (inputs as f32).sqrt())
+            .collect();
+        let number = constants.lines().count();
+        constants += &format!(
+            "const c{number} {name:?}: int4<block=32, scale=f16, zero=8>[{outputs}, {inputs}] = \
+             rounded f32[{outputs}, {inputs}] = {values:?}\n"
+        );
+    };
+    add("embedding", [tokens, width], 10.0);
+    add("up", [inner, width], 4.0);
+    add("down", [width, inner], 8.0);
+    add("head", [tokens, width], 12.0);
+    let ones = vec![1.0f32; width];
+    constants += &format!("const c4 \"norm\": f32[{width}] = {ones:?}\n");
+    let ty = |[outputs, inputs]: [usize; 2]| {
+        format!("int4<block=32, scale=f16, zero=8>[{outputs}, {inputs}]")
+    };
+    let [embedding, up, down] = [[tokens, width], [inner, width], [width, inner]].map(ty);
+    let text = format!(
+        "graph @Canonical
+{constants}main {{
+  param v0: i64[sequence] \"tokens\" tokens
+  param v1: i64[sequence] \"positions\" positions
+  v2: {embedding} = const() {{constant=c0}}
+  v3: f32[sequence, {width}] = embed(v0, v2) {{to=f32}}
+  v4: f32[{width}] = const() {{constant=c4}}
+  v5: f32[sequence, {width}] = rms_norm(v3, v4) {{epsilon=0.00001}}
+  v6: {up} = const() {{constant=c1}}
+  v7: f32[sequence, {inner}] = linear(v5, v6) {{bias=false, residual=false}}
+  v8: f32[sequence, {inner}] = unary(v7) {{op=gelu}}
+  v9: {down} = const() {{constant=c2}}
+  v10: f32[sequence, {width}] = linear(v8, v9) {{bias=false, residual=false}}
+  v11: f32[sequence, {width}] = binary(v3, v10) {{op=add}}
+  v12: f32[sequence, {width}] = rms_norm(v11, v4) {{epsilon=0.00001}}
+  v13: {embedding} = const() {{constant=c3}}
+  v14: f32[sequence, {tokens}] = linear(v12, v13) {{bias=false, residual=false}}
+  return v14 logits
+}}
+"
+    );
+    parse(&text).unwrap()
+}
+
+/// The model loses less behind it, of a text that it has not seen, too; twice the same.
+#[test]
+fn refined_codes_lose_less_of_the_answers() {
+    let mut numbers = Numbers(33);
+    let graph = rounded_model(&mut numbers);
+    let products = rounded_products(&graph.main, &graph);
+    assert_eq!(products.len(), 3);
+    let mut windows = || -> Vec<Vec<u32>> {
+        let mut token = || (80.0 * (numbers.next() + 1.0)) as u32 % 160;
+        (0..80).map(|_| (0..64).map(|_| token()).collect()).collect()
+    };
+    let (text, unseen) = (windows(), windows());
+    let model = Differentiable::new(&graph).unwrap();
+    let watch = Watch::default();
+    let run = || {
+        let Chosen { mut weights, movable, .. } =
+            choose_codes(&graph, &products, &text, true, &watch).unwrap();
+        let before = weights.clone();
+        let refined = refine(&graph, &text, movable, &mut weights, &watch).unwrap().unwrap();
+        (before, weights, refined)
+    };
+    let (before, after, refined) = run();
+    assert!(refined.after < 0.9 * refined.before, "{refined:?}");
+    let loss = |weights: &BTreeMap<Const, Constant>| loss_on(&model, &unseen, weights).unwrap();
+    let (before, now) = (loss(&before), loss(&after));
+    assert!(now < 0.9 * before, "{now} {before}");
+    let values = |weights: &BTreeMap<Const, Constant>| -> Vec<Vec<f32>> {
+        weights.values().map(|weight| weight.elements_f32().unwrap()).collect()
+    };
+    assert_eq!(values(&after), values(&run().1));
 }

@@ -17,8 +17,8 @@ use weir_ir::ops::binary::BinaryOp;
 use weir_ir::{Body, Const, ConstData, Constant, DType, Element, Graph, Node, Op, Value};
 
 use super::curvature::Curvature;
-use super::feedback::{Calibrated, Lost, calibrate};
-use super::{CalibrationError, Watch, products};
+use super::feedback::{Calibrated, Lost, Rounding, calibrate};
+use super::{CalibrationError, Stage, Watch, products};
 use crate::error::PassError;
 
 /// A value in all windows, with the file's weights and with the chosen ones.
@@ -39,9 +39,32 @@ pub struct Choice {
     pub plain_error: f64,
 }
 
+/// A product whose weight's codes may still move.
+pub struct Movable {
+    /// The product.
+    pub node: Node,
+    /// Its weight.
+    pub constant: Const,
+    /// The weight's rows.
+    pub rounding: Rounding,
+    /// Its inputs.
+    pub inputs: Rc<Inputs>,
+}
+
+/// What is chosen for a text.
+pub struct Chosen {
+    /// Weights in codes.
+    pub weights: BTreeMap<Const, Constant>,
+    /// How well they do, in the order in which they were chosen.
+    pub choices: Vec<Choice>,
+    /// The products whose weights no other node reads, if choosing is to go on.
+    pub movable: Vec<Movable>,
+}
+
 /// Inputs of products, shared by all weights that read them.
-struct Inputs {
-    curvature: Curvature,
+pub struct Inputs {
+    /// How errors of weights count.
+    pub curvature: Curvature,
     /// `Σ x̂ (x - x̂)ᵀ`.
     lost: Vec<f64>,
 }
@@ -59,6 +82,8 @@ struct Walk<'g> {
     values: HashMap<Value, Pair>,
     inputs: HashMap<Value, Rc<Inputs>>,
     chosen: BTreeMap<Const, Constant>,
+    /// Filled if choosing is to go on.
+    movable: Option<Vec<Movable>>,
 }
 
 /// Weights of products that are rounded to codes, in the order of the nodes.
@@ -77,7 +102,7 @@ pub fn rounded_products(body: &Body, graph: &Graph) -> Vec<(Node, Const)> {
     body.live().filter_map(read).collect()
 }
 
-fn constant_of(body: &Body, value: Value) -> Option<Const> {
+pub(super) fn constant_of(body: &Body, value: Value) -> Option<Const> {
     match body.maker(value).map(|maker| &maker.op) {
         Some(Op::ReadConstant(read)) => Some(read.constant),
         _ => None,
@@ -87,13 +112,15 @@ fn constant_of(body: &Body, value: Value) -> Option<Const> {
 /// Chooses codes for the weights of the given products.
 ///
 /// A table of embeddings that is the head's weight too comes first, by what the file's own weights
-/// give the head: so the layers see the embeddings that they will have.
+/// give the head: so the layers see the embeddings that they will have. `goes_on`: other weights' rows
+/// are kept, so that [`super::refine`] can move their codes.
 pub fn choose_codes(
     graph: &Graph,
     products: &[(Node, Const)],
     windows: &[Vec<u32>],
+    goes_on: bool,
     watch: &Watch,
-) -> Result<(BTreeMap<Const, Constant>, Vec<Choice>), PassError> {
+) -> Result<Chosen, PassError> {
     let tables: HashSet<Const> = graph
         .main
         .live()
@@ -105,22 +132,25 @@ pub fn choose_codes(
     let all = products.len();
     let mut chosen = BTreeMap::new();
     let mut choices: Vec<Choice> = Vec::new();
+    let mut movable = Vec::new();
     for (products, is_bent) in [(tied, false), (others, true)] {
         let products: HashMap<Node, Const> = products.into_iter().collect();
         let ends = products.keys().copied().collect();
         let mut walk = Walk::new(graph, ends, windows, chosen, is_bent)?;
+        walk.movable = (goes_on && is_bent).then(Vec::new);
         for node in std::mem::take(&mut walk.needed) {
             if let Some(constant) = products.get(&node)
                 && !walk.chosen.contains_key(constant)
             {
                 choices.push(walk.choose(node, *constant)?);
-                watch.at(choices.len(), all);
+                watch.at(Stage::Choosing, choices.len(), all);
             }
             walk.step(node)?;
         }
         chosen = walk.chosen;
+        movable.extend(walk.movable.into_iter().flatten());
     }
-    Ok((chosen, choices))
+    Ok(Chosen { weights: chosen, choices, movable })
 }
 
 /// Gives rows of each of the values, of all windows, with the weights as they are in the file.
@@ -169,41 +199,16 @@ impl<'g> Walk<'g> {
             values: HashMap::new(),
             inputs: HashMap::new(),
             chosen,
+            movable: None,
         };
         for param in &body.params {
             if walk.readers.contains_key(&param.value) {
-                let tensors = walk.parameter(param)?;
+                let tensors = parameter(graph, windows, param)?;
                 let pair = Pair { exact: tensors.clone(), rounded: tensors };
                 walk.values.insert(param.value, pair);
             }
         }
         Ok(walk)
-    }
-
-    /// A parameter of `main` for windows that begin a sequence.
-    fn parameter(&self, param: &Param) -> Result<Vec<Tensor>, PassError> {
-        let data = &self.graph.main.values[param.value];
-        let of_window = |window: &Vec<u32>| -> Result<Tensor, PassError> {
-            let bindings = Bindings::one_sequence(0, window.len());
-            let ty = bindings.ty(&data.ty)?;
-            let (Some(sizes), Some(dtype)) = (ty.sizes(), ty.dtype()) else {
-                return Err(PassError::internal(format!("a parameter is {ty}")));
-            };
-            match param.role {
-                InputRole::Tokens => {
-                    let ids = window.iter().map(|id| i64::from(*id)).collect();
-                    Ok(Tensor::from_i64(dtype, sizes, ids))
-                }
-                InputRole::Positions => {
-                    Ok(Tensor::from_i64(dtype, sizes, (0..window.len() as i64).collect()))
-                }
-                InputRole::PastKey(_) | InputRole::PastValue(_) => {
-                    Ok(Tensor::filled(dtype, sizes, 0)?)
-                }
-                _ => Err(PassError::internal(format!("a parameter is {:?}", param.role))),
-            }
-        };
-        self.windows.iter().map(of_window).collect()
     }
 
     /// Chooses the codes of a product's weight.
@@ -230,9 +235,14 @@ impl<'g> Walk<'g> {
         };
         let lost = Lost { inputs: &inputs.lost, stream: lost_stream.as_deref() };
         // A weight that is not finite stays as it is: packing says where it is.
-        let found = calibrate(source, &format, &inputs.curvature, &lost);
+        let found = calibrate(source, &format, &inputs.curvature, &lost, self.movable.is_some());
         let (calibrated, error, plain_error) = match found {
-            Some(Calibrated { constant, error, plain_error }) => (constant, error, plain_error),
+            Some(Calibrated { constant: codes, error, plain_error, rounding }) => {
+                if let (Some(movable), Some(rounding)) = (&mut self.movable, rounding) {
+                    movable.push(Movable { node, constant, rounding, inputs });
+                }
+                (codes, error, plain_error)
+            }
             None => (weight.clone(), 0.0, 0.0),
         };
         self.chosen.insert(constant, calibrated);
@@ -389,8 +399,36 @@ impl<'g> Walk<'g> {
     }
 }
 
+/// A parameter of `main` for windows that begin a sequence.
+pub(super) fn parameter(
+    graph: &Graph,
+    windows: &[Vec<u32>],
+    param: &Param,
+) -> Result<Vec<Tensor>, PassError> {
+    let data = &graph.main.values[param.value];
+    let of_window = |window: &Vec<u32>| -> Result<Tensor, PassError> {
+        let bindings = Bindings::one_sequence(0, window.len());
+        let ty = bindings.ty(&data.ty)?;
+        let (Some(sizes), Some(dtype)) = (ty.sizes(), ty.dtype()) else {
+            return Err(PassError::internal(format!("a parameter is {ty}")));
+        };
+        match param.role {
+            InputRole::Tokens => {
+                let ids = window.iter().map(|id| i64::from(*id)).collect();
+                Ok(Tensor::from_i64(dtype, sizes, ids))
+            }
+            InputRole::Positions => {
+                Ok(Tensor::from_i64(dtype, sizes, (0..window.len() as i64).collect()))
+            }
+            InputRole::PastKey(_) | InputRole::PastValue(_) => Ok(Tensor::filled(dtype, sizes, 0)?),
+            _ => Err(PassError::internal(format!("a parameter is {:?}", param.role))),
+        }
+    };
+    windows.iter().map(of_window).collect()
+}
+
 /// Some nodes and all that they depend on, in order.
-fn needed(body: &Body, mut nodes: HashSet<Node>) -> Vec<Node> {
+pub(super) fn needed(body: &Body, mut nodes: HashSet<Node>) -> Vec<Node> {
     let mut values: HashSet<Value> = HashSet::new();
     for node in body.order.iter().rev() {
         let data = &body.nodes[*node];
@@ -403,16 +441,16 @@ fn needed(body: &Body, mut nodes: HashSet<Node>) -> Vec<Node> {
 }
 
 /// Whether a node reads a value as a product's weight or as a table of embeddings, and not otherwise.
-fn is_weight_of(user: &weir_ir::graph::NodeData, value: Value) -> bool {
+pub(super) fn is_weight_of(user: &weir_ir::graph::NodeData, value: Value) -> bool {
     let places = user.operands.iter().enumerate().filter(|(_, operand)| **operand == value);
     matches!(user.op, Op::Linear(_) | Op::Embed(_))
         && places.into_iter().all(|(index, _)| index == 1)
 }
 
 /// The floats of a tensor's rows.
-type Floats = std::sync::Arc<Vec<f32>>;
+pub(super) type Floats = std::sync::Arc<Vec<f32>>;
 
-fn floats(tensors: &[Tensor]) -> Result<Vec<Floats>, EvalFault> {
+pub(super) fn floats(tensors: &[Tensor]) -> Result<Vec<Floats>, EvalFault> {
     tensors.iter().map(Tensor::f32s).collect()
 }
 
@@ -436,7 +474,10 @@ fn moments(x: &[Tensor], y: &[Floats], widths: [usize; 2]) -> Result<Vec<f64>, E
 }
 
 /// A product with a weight: rows, then bias and residual as they are there.
-fn multiplied(weight: &Constant, operands: &[&Vec<Tensor>]) -> Result<Vec<Tensor>, PassError> {
+pub(super) fn multiplied(
+    weight: &Constant,
+    operands: &[&Vec<Tensor>],
+) -> Result<Vec<Tensor>, PassError> {
     let lost = || PassError::internal(format!("{:?} is no weight of floats", weight.name));
     let sizes = weight.matrix().filter(|[outputs, inputs]| outputs * inputs > 0);
     let [outputs, inputs] = sizes.ok_or_else(lost)?;
@@ -463,7 +504,7 @@ fn multiplied(weight: &Constant, operands: &[&Vec<Tensor>]) -> Result<Vec<Tensor
 }
 
 /// Rows of a table by number.
-fn embedded(table: &Constant, ids: &[Tensor]) -> Result<Vec<Tensor>, PassError> {
+pub(super) fn embedded(table: &Constant, ids: &[Tensor]) -> Result<Vec<Tensor>, PassError> {
     let width = table.matrix().map_or(0, |[_, width]| width);
     let ids_of: Vec<_> = ids.iter().map(Tensor::i64s).collect::<Result<_, _>>()?;
     let used: BTreeSet<i64> = ids_of.iter().flat_map(|ids| ids.iter().copied()).collect();

@@ -1,0 +1,369 @@
+//! Moves codes by what the whole model's answers lose.
+//!
+//! Codes that give each product the least error on a text are many, and which of them are taken is
+//! chance for the answers: errors of one layer add to those of others or take from them. Here the
+//! divergence between the exact model's distribution of the next token, p, and the rounded one's, p̂,
+//!
+//! `L = Σ p (ln p - ln p̂)`, summed over the text,
+//!
+//! goes back through the graph ([`super::gradient`]) and asks every weight to move. With G the gradient
+//! of the logarithm of a token that p̂ itself draws, by a result of output n, L grows with an error e of
+//! the row as `½ s_n e H eᵀ`, where `s_n` is the mean of G² (Fisher's information) and H the inputs'
+//! moments a token. So the wanted weight of each row, w*, moves by
+//!
+//! `-η H⁻¹ (Σ ∂L/∂w) / (s_n + mean s)`
+//!
+//! a token, where the mean keeps rows apart that matter to few tokens, and η is small because all layers
+//! answer to the same loss at once. Codes and scales go after w*, by rounds of descent in the measure of
+//! H ([`super::feedback`]); what a step does not reach adds up in w*. This is the straight-through
+//! gradient of quantisation-aware training, in the metric of GPTQ.
+//!
+//! A part of the windows is held back: whenever all others have been seen once, the loss on these says
+//! whether the turn was good. If not, its codes are given up and η gets smaller: how much layers answer for
+//! each other differs from model to model. The best codes are kept, which may be those that were there
+//! before.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use weir_ir::interpret::Tensor;
+use weir_ir::{Const, Constant, Graph, Node, Value};
+
+use super::feedback::Rounding;
+use super::gradient::{Differentiable, Slope, Values, Weights, at};
+use super::walk::{Movable, values_of};
+use super::{Stage, Watch, products};
+use crate::error::PassError;
+
+/// η of the first turn.
+const RATE: f64 = 0.01;
+/// What becomes of it behind a turn that was too fast, whose codes are given up.
+const SLOWER: f64 = 0.25;
+/// Such turns behind which nothing more is tried.
+const FAILURES: usize = 2;
+/// A turn that leaves more of the loss is the last.
+const ENOUGH: f64 = 0.98;
+/// How often all windows are seen at most.
+const TURNS: usize = 6;
+/// Steps of a turn, where there are as many windows.
+const STEPS: usize = 8;
+/// One of so many windows is held back.
+const HELD_BACK: usize = 8;
+/// Nats a token that are worth the work: weights of codes lose as much again by what is rounded besides.
+const WORTH: f64 = 0.01;
+/// Tokens without which steps are chance.
+const LEAST_TOKENS: usize = 4096;
+
+/// The loss a token on the windows that are held back.
+#[derive(Clone, Copy, Debug)]
+pub struct Refined {
+    /// With the codes that were there.
+    pub before: f64,
+    /// With those that are kept.
+    pub after: f64,
+}
+
+/// Moves the codes of `movable` products, whose constants in `weights` are replaced. `None` if the graph
+/// has something without a gradient, the text is too short or the loss is small: everything stays.
+pub fn refine(
+    graph: &Graph,
+    windows: &[Vec<u32>],
+    mut movable: Vec<Movable>,
+    weights: &mut BTreeMap<Const, Constant>,
+    watch: &Watch,
+) -> Result<Option<Refined>, PassError> {
+    let Some(model) = Differentiable::new(graph) else { return Ok(None) };
+    let held_back: Vec<usize> = (0..windows.len()).skip(HELD_BACK - 1).step_by(HELD_BACK).collect();
+    let seen: Vec<usize> = (0..windows.len()).filter(|index| !held_back.contains(index)).collect();
+    let tokens = windows.iter().map(Vec::len).sum::<usize>();
+    movable.retain(|product| readers(graph, product.constant) == 1);
+    if held_back.is_empty() || tokens < LEAST_TOKENS || movable.is_empty() {
+        return Ok(None);
+    }
+    let exact = Exact::new(&model, windows)?;
+    let steps = STEPS.min(seen.len());
+    let batch_of =
+        |step: usize| Batch::new(&exact, windows, seen.iter().copied().skip(step).step_by(steps));
+    let held_back = Batch::new(&exact, windows, held_back.iter().copied());
+
+    let places: HashMap<Node, usize> =
+        movable.iter().enumerate().map(|(index, product)| (product.node, index)).collect();
+    let before = loss(&model, &held_back, weights)?;
+    if before < WORTH {
+        return Ok(None);
+    }
+    let mut kept = Kept::new(before, weights, &movable);
+    let steepness = steepness(&model, &batch_of(0), weights, &places, &movable)?;
+    let (mut rate, mut failures) = (RATE, 0);
+    for turn in 0..TURNS {
+        for step in 0..steps {
+            watch.at(Stage::Refining, turn * steps + step, TURNS * steps);
+            let batch = batch_of(step);
+            let gradients = gradients(&model, &batch, weights, &places, &movable)?;
+            // H is a sum over all tokens, the gradient one over the batch.
+            let rate = rate * tokens as f64 / batch.tokens() as f64;
+            for (product, (gradient, steepness)) in
+                movable.iter_mut().zip(gradients.iter().zip(&steepness))
+            {
+                let steps: Vec<f64> = steepness.iter().map(|steepness| rate / steepness).collect();
+                product.rounding.descend_along(&product.inputs.curvature, gradient, &steps);
+                if let Some(constant) = product.rounding.constant() {
+                    weights.insert(product.constant, constant);
+                }
+            }
+        }
+        let now = loss(&model, &held_back, weights)?;
+        let best = kept.loss;
+        // A loss that is no number is not less.
+        if now < best {
+            kept = Kept::new(now, weights, &movable);
+            if now > ENOUGH * best {
+                break;
+            }
+        } else {
+            kept.restore(weights, &mut movable);
+            rate *= SLOWER;
+            failures += 1;
+            if failures == FAILURES {
+                break;
+            }
+        }
+    }
+    let after = kept.loss;
+    kept.restore(weights, &mut movable);
+    Ok(Some(Refined { before, after }))
+}
+
+/// The best codes so far.
+struct Kept {
+    loss: f64,
+    weights: BTreeMap<Const, Constant>,
+    roundings: Vec<Rounding>,
+}
+
+impl Kept {
+    fn new(loss: f64, weights: &BTreeMap<Const, Constant>, movable: &[Movable]) -> Kept {
+        let roundings = movable.iter().map(|product| product.rounding.clone()).collect();
+        Kept { loss, weights: weights.clone(), roundings }
+    }
+
+    fn restore(&self, weights: &mut BTreeMap<Const, Constant>, movable: &mut [Movable]) {
+        weights.clone_from(&self.weights);
+        for (product, rounding) in movable.iter_mut().zip(&self.roundings) {
+            product.rounding.clone_from(rounding);
+        }
+    }
+}
+
+/// How many operands of nodes are a constant.
+fn readers(graph: &Graph, constant: Const) -> usize {
+    let body = &graph.main;
+    let is_constant = |value: &&Value| super::walk::constant_of(body, **value) == Some(constant);
+    body.live().map(|(_, node)| node.operands.iter().filter(is_constant).count()).sum()
+}
+
+/// The rows that the last product reads in the exact model, of all windows.
+struct Exact {
+    value: Value,
+    rows: Vec<Tensor>,
+}
+
+impl Exact {
+    fn new(model: &Differentiable<'_>, windows: &[Vec<u32>]) -> Result<Exact, PassError> {
+        let value =
+            model.last_rows().ok_or_else(|| PassError::internal("no product".to_owned()))?;
+        let mut rows = Vec::new();
+        values_of(model.graph(), &HashSet::from([value]), windows, |_, tensors| {
+            rows = tensors.to_vec();
+            Ok(())
+        })?;
+        Ok(Exact { value, rows })
+    }
+}
+
+/// Some windows.
+struct Batch {
+    windows: Vec<Vec<u32>>,
+    /// What the last product reads in the exact model.
+    exact: Values,
+}
+
+impl Batch {
+    fn new(
+        exact: &Exact,
+        windows: &[Vec<u32>],
+        numbers: impl Iterator<Item = usize> + Clone,
+    ) -> Batch {
+        let rows = numbers.clone().map(|index| exact.rows[index].clone()).collect();
+        Batch {
+            windows: numbers.map(|index| windows[index].clone()).collect(),
+            exact: HashMap::from([(exact.value, rows)]),
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        self.windows.iter().map(Vec::len).sum()
+    }
+
+    /// The values of the rounded model, and the logits of the exact one.
+    fn forwards(
+        &self,
+        model: &Differentiable<'_>,
+        weights: &BTreeMap<Const, Constant>,
+    ) -> Result<(Values, Vec<Tensor>), PassError> {
+        let graph = model.graph();
+        let rounded = Weights { graph, chosen: Some(weights) };
+        let exact = Weights { graph, chosen: None };
+        let mut of_exact = model.forwards(&exact, &self.windows, self.exact.clone())?;
+        let logits = of_exact.remove(&model.logits());
+        let logits = logits.ok_or_else(|| PassError::internal("no logits".to_owned()))?;
+        Ok((model.forwards(&rounded, &self.windows, Values::new())?, logits))
+    }
+}
+
+/// The softmax of a row of logits, and the logarithm of its denominator.
+fn softmax(logits: &[f32], out: &mut Vec<f64>) -> f64 {
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    out.clear();
+    out.extend(logits.iter().map(|x| f64::from(x - greatest).exp()));
+    let sum: f64 = out.iter().sum();
+    out.iter_mut().for_each(|p| *p /= sum);
+    f64::from(greatest) + sum.ln()
+}
+
+/// Σ p (ln p - ln p̂) over rows of logits, and its gradient by the rounded ones: p̂ - p.
+fn divergence(exact: &[f32], rounded: &[f32], width: usize) -> (f64, Vec<f32>) {
+    let (mut sum, mut slope) = (0.0, Vec::with_capacity(rounded.len()));
+    let (mut p, mut q) = (Vec::new(), Vec::new());
+    for (exact, rounded) in exact.chunks_exact(width).zip(rounded.chunks_exact(width)) {
+        let by = softmax(exact, &mut p) - softmax(rounded, &mut q);
+        let terms = exact.iter().zip(rounded).zip(&p);
+        sum += terms.fold(0.0, |sum, ((x, y), p)| sum + p * (f64::from(*x) - f64::from(*y))) - by;
+        slope.extend(q.iter().zip(&p).map(|(q, p)| (q - p) as f32));
+    }
+    (sum, slope)
+}
+
+fn width_of(logits: &[Tensor]) -> usize {
+    logits.first().and_then(|tensor| tensor.sizes().last().copied()).unwrap_or(0).max(1)
+}
+
+/// L, a token.
+fn loss(
+    model: &Differentiable<'_>,
+    batch: &Batch,
+    weights: &BTreeMap<Const, Constant>,
+) -> Result<f64, PassError> {
+    let (values, exact) = batch.forwards(model, weights)?;
+    let mut sum = 0.0;
+    for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
+        sum += divergence(&exact.f32s()?, &rounded.f32s()?, width_of(&[exact.clone()])).0;
+    }
+    Ok(sum / batch.tokens() as f64)
+}
+
+/// The same on other windows.
+#[cfg(test)]
+pub fn loss_on(
+    model: &Differentiable<'_>,
+    windows: &[Vec<u32>],
+    weights: &BTreeMap<Const, Constant>,
+) -> Result<f64, PassError> {
+    let batch = Batch::new(&Exact::new(model, windows)?, windows, 0..windows.len());
+    loss(model, &batch, weights)
+}
+
+/// Σ ∂L/∂w of every movable product, `[outputs, inputs]`.
+fn gradients(
+    model: &Differentiable<'_>,
+    batch: &Batch,
+    weights: &BTreeMap<Const, Constant>,
+    places: &HashMap<Node, usize>,
+    movable: &[Movable],
+) -> Result<Vec<Vec<f64>>, PassError> {
+    let (values, exact) = batch.forwards(model, weights)?;
+    let mut of_logits = Slope::new();
+    for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
+        let width = width_of(&[exact.clone()]);
+        of_logits.push(divergence(&exact.f32s()?, &rounded.f32s()?, width).1);
+    }
+    let mut found = vec![Vec::new(); places.len()];
+    let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
+    model.backwards(&rounded, &values, of_logits, |node, x, slope| {
+        if let Some(place) = places.get(&node) {
+            let x = x.iter().map(Tensor::f32s).collect::<Result<Vec<_>, _>>()?;
+            let pairs: Vec<(&[f32], &[f32])> =
+                slope.iter().zip(&x).map(|(slope, x)| (slope.as_slice(), x.as_slice())).collect();
+            found[*place] = products::moments(&pairs, movable[*place].rounding.sizes());
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// `s_n + mean s` of every row of every movable product.
+fn steepness(
+    model: &Differentiable<'_>,
+    batch: &Batch,
+    weights: &BTreeMap<Const, Constant>,
+    places: &HashMap<Node, usize>,
+    movable: &[Movable],
+) -> Result<Vec<Vec<f64>>, PassError> {
+    let (values, _) = batch.forwards(model, weights)?;
+    let mut of_logits = Slope::new();
+    let mut chance = Chance(1);
+    for logits in at(&values, model.logits())? {
+        let width = width_of(&[logits.clone()]);
+        let (logits, mut q) = (logits.f32s()?, Vec::new());
+        let mut slope = Vec::with_capacity(logits.len());
+        for row in logits.chunks_exact(width) {
+            softmax(row, &mut q);
+            let drawn = chance.draw(&q);
+            slope.extend(
+                q.iter()
+                    .enumerate()
+                    .map(|(token, q)| (if token == drawn { q - 1.0 } else { *q }) as f32),
+            );
+        }
+        of_logits.push(slope);
+    }
+    let mut found: Vec<Vec<f64>> =
+        movable.iter().map(|product| vec![0.0; product.rounding.sizes()[0]]).collect();
+    let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
+    model.backwards(&rounded, &values, of_logits, |node, _, slope| {
+        if let Some(sums) = places.get(&node).map(|place| &mut found[*place]) {
+            let outputs = sums.len();
+            for row in slope.iter().flat_map(|slope| slope.chunks_exact(outputs)) {
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(x * x));
+            }
+        }
+        Ok(())
+    })?;
+    for sums in &mut found {
+        sums.iter_mut().for_each(|sum| *sum /= batch.tokens() as f64);
+        let mean = sums.iter().sum::<f64>() / sums.len() as f64;
+        // Results that nothing depends on ask for nothing, whatever they are divided by.
+        let mean = if mean > 0.0 { mean } else { 1.0 };
+        sums.iter_mut().for_each(|sum| *sum += mean);
+    }
+    Ok(found)
+}
+
+/// Numbers that are the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    /// A token by its probability.
+    fn draw(&mut self, probabilities: &[f64]) -> usize {
+        // Knuth's linear congruential generator; its upper bits are as good as is needed.
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut left = (self.0 >> 11) as f64 / (1u64 << 53) as f64;
+        for (token, probability) in probabilities.iter().enumerate() {
+            left -= probability;
+            if left < 0.0 {
+                return token;
+            }
+        }
+        probabilities.len().saturating_sub(1)
+    }
+}
