@@ -30,7 +30,7 @@ use crate::infer::Tables;
 use crate::ops::{Known, Op, Operand};
 use crate::types::TensorType;
 
-pub use attend::{Score, weigh};
+pub use attend::Score;
 pub use cache::CacheState;
 pub use plane::stored;
 pub use session::Session;

@@ -9,8 +9,9 @@
 //! and values of a head are turned, number by number, so that a row's keys stand beside each other, and
 //! each sum has one written order without fused steps, as in [`super::products`].
 
+use std::f32::consts::LOG2_E;
+
 use multiversion::multiversion;
-use weir_ir::interpret::weigh;
 use weir_ir::ops::CausalAttention;
 
 /// Rows and widths of a window's attention.
@@ -56,6 +57,53 @@ fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     for (out, x) in out.iter_mut().zip(x) {
         *out += factor * x;
     }
+}
+
+/// Sums that a long one is made of.
+const LANES: usize = 16;
+
+/// `Σ x[j] y[j]`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    for (x, y) in x.iter().zip(y) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane] * y[lane];
+        }
+    }
+    let rest = x_rest.iter().zip(y_rest).fold(0.0, |sum, (x, y)| sum + x * y);
+    sums.iter().sum::<f32>() + rest
+}
+
+/// Adding and subtracting it rounds to the nearest whole number, which its lowest bits then hold.
+const ROUND: f32 = 12_582_912.0;
+/// Terms of the exponential series of `2^f`, the highest first.
+const SERIES: [f32; 7] =
+    [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0];
+
+/// `exp(x - greatest)` in place of each x, within 2·10⁻⁷ of itself and 2⁻¹²⁶; for no x greater than that.
+/// In whole vectors, where a call of the library's takes most of a softmax's time.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn exponentials(x: &mut [f32], greatest: f32) {
+    for x in x {
+        let power = ((*x - greatest) * LOG2_E).max(-126.0);
+        let shifted = power + ROUND;
+        let part = power - (shifted - ROUND);
+        let of_part = SERIES.iter().fold(0.0, |sum, term| sum * part + term);
+        let whole = shifted.to_bits().wrapping_sub(ROUND.to_bits());
+        *x = f32::from_bits(of_part.to_bits().wrapping_add(whole << 23));
+    }
+}
+
+/// Scores become weights, with a sink's logit in the denominator.
+fn weigh(scores: &mut [f32], sink: Option<f32>) {
+    let mut last = [sink.unwrap_or(f32::NEG_INFINITY)];
+    let greatest = scores.iter().copied().fold(last[0], f32::max);
+    exponentials(scores, greatest);
+    exponentials(&mut last, greatest);
+    let sum = scores.iter().sum::<f32>() + if sink.is_some() { last[0] } else { 0.0 };
+    scores.iter_mut().for_each(|weight| *weight /= sum);
 }
 
 /// Number d of every row of a head, from `[rows, heads, width]`.
@@ -138,11 +186,9 @@ pub fn attend(op: &CausalAttention, shape: Shape, given: &Operands<'_>) -> Vec<f
         for row in 0..rows {
             let at = row * heads + head;
             of_head.weights(&given.query[at * key_width..][..key_width], row, &mut weights);
-            let kv = head / (heads / shape.kv_heads).max(1);
             let out = &mut result[at * value_width..][..value_width];
-            for (key, weight) in (of_head.first(row)..).zip(&weights) {
-                let value = (key * shape.kv_heads + kv) * value_width;
-                add_scaled(out, *weight, &given.value[value..][..value_width]);
+            for (out, numbers) in out.iter_mut().zip(of_head.values.chunks_exact(rows)) {
+                *out = dot(&weights, &numbers[of_head.first(row)..=row]);
             }
         }
     }
@@ -180,9 +226,8 @@ pub fn attend_back(
                 *slope = op.scale * weight * (*slope - own);
             }
             let out = &mut of.query[at * key_width..][..key_width];
-            for (key, slope) in (first..).zip(&slopes) {
-                let key = (key * kv_heads + kv) * key_width;
-                add_scaled(out, *slope, &given.key[key..][..key_width]);
+            for (out, numbers) in out.iter_mut().zip(of_head.keys.chunks_exact(rows)) {
+                *out = dot(&slopes, &numbers[first..=row]);
             }
             for (number, of_keys) in query.iter().zip(keys.chunks_exact_mut(rows)) {
                 add_scaled(&mut of_keys[first..=row], *number, &slopes);

@@ -51,7 +51,7 @@ const HELD_BACK: usize = 8;
 /// Nats a token that are worth the work: weights of codes lose as much again by what is rounded besides.
 const WORTH: f64 = 0.01;
 /// Tokens without which steps are chance.
-const LEAST_TOKENS: usize = 4096;
+const LEAST_TOKENS: usize = 16_384;
 
 /// The loss a token on the windows that are held back.
 #[derive(Clone, Copy, Debug)]

@@ -547,7 +547,7 @@ fn refined_codes_lose_less_of_the_answers() {
     assert_eq!(products.len(), 3);
     let mut windows = || -> Vec<Vec<u32>> {
         let mut token = || (80.0 * (numbers.next() + 1.0)) as u32 % 160;
-        (0..80).map(|_| (0..64).map(|_| token()).collect()).collect()
+        (0..256).map(|_| (0..64).map(|_| token()).collect()).collect()
     };
     let (text, unseen) = (windows(), windows());
     let model = Differentiable::new(&graph).unwrap();
