@@ -94,6 +94,24 @@ impl<'g> Differentiable<'g> {
         self.logits
     }
 
+    /// Numbers of all values of a token, .
+    pub fn numbers(&self) -> Result<usize, PassError> {
+        let body = &self.graph.main;
+        let bindings = Bindings::one_sequence(0, 1);
+        let computed = |node: &&Node| !matches!(body.nodes[**node].op, Op::ReadConstant(_));
+        self.nodes.iter().filter(computed).try_fold(0usize, |sum, node| {
+            let Some(result) = body.nodes[*node].results.first() else { return Ok(sum) };
+            let numbers = bindings.ty(body.ty(*result))?.element_count().unwrap_or(usize::MAX);
+            Ok(sum.saturating_add(numbers))
+        })
+    }
+
+    /// Numbers of a token's logits.
+    pub fn tokens(&self) -> Result<usize, PassError> {
+        let ty = Bindings::one_sequence(0, 1).ty(self.graph.main.ty(self.logits))?;
+        Ok(ty.element_count().unwrap_or(usize::MAX))
+    }
+
     /// The rows that the last product reads: what comes behind them follows from them.
     pub fn last_rows(&self) -> Option<Value> {
         let body = &self.graph.main;

@@ -44,8 +44,10 @@ const FAILURES: usize = 2;
 const ENOUGH: f64 = 0.98;
 /// How often all windows are seen at most.
 const TURNS: usize = 6;
-/// Steps of a turn, where there are as many windows.
+/// Steps of a turn at least, where there are as many windows. The rate is shared by more.
 const STEPS: usize = 8;
+/// Numbers that are kept at a time, or those of one window: values of a batch.
+const NUMBERS: usize = 1 << 26;
 /// One of so many windows is held back.
 const HELD_BACK: usize = 8;
 /// Nats a token that are worth the work: weights of codes lose as much again by what is rounded besides.
@@ -80,10 +82,17 @@ pub fn refine(
         return Ok(None);
     }
     let exact = Exact::new(&model, windows)?;
-    let steps = STEPS.min(seen.len());
-    let batch_of =
-        |step: usize| Batch::new(&exact, windows, seen.iter().copied().skip(step).step_by(steps));
-    let held_back = Batch::new(&exact, windows, held_back.iter().copied());
+    // Values of the rounded model, and beside its logits the exact ones and their gradient.
+    let numbers = model.numbers()?.saturating_add(model.tokens()?.saturating_mul(2));
+    let most_tokens = (NUMBERS / numbers.max(1)).max(1);
+    let batches = |of: &[usize], least: usize| -> Vec<Batch> {
+        let tokens: usize = of.iter().map(|index| windows[*index].len()).sum();
+        let count = tokens.div_ceil(most_tokens).max(least).min(of.len());
+        let of_batch = |batch: usize| of.iter().copied().skip(batch).step_by(count);
+        (0..count).map(|batch| Batch::new(&exact, windows, of_batch(batch))).collect()
+    };
+    let (seen, held_back) = (batches(&seen, STEPS), batches(&held_back, 1));
+    let steps = seen.len();
 
     let places: HashMap<Node, usize> =
         movable.iter().enumerate().map(|(index, product)| (product.node, index)).collect();
@@ -92,13 +101,13 @@ pub fn refine(
         return Ok(None);
     }
     let mut kept = Kept::new(before, weights, &movable);
-    let steepness = steepness(&model, &batch_of(0), weights, &places, &movable)?;
-    let (mut rate, mut failures) = (RATE, 0);
+    let steepness = steepness(&model, &seen[0], weights, &places, &movable)?;
+    let mut rate = RATE * STEPS.min(steps) as f64 / steps as f64;
+    let mut failures = 0;
     for turn in 0..TURNS {
-        for step in 0..steps {
+        for (step, batch) in seen.iter().enumerate() {
             watch.at(Stage::Refining, turn * steps + step, TURNS * steps);
-            let batch = batch_of(step);
-            let gradients = gradients(&model, &batch, weights, &places, &movable)?;
+            let gradients = gradients(&model, batch, weights, &places, &movable)?;
             // H is a sum over all tokens, the gradient one over the batch.
             let rate = rate * tokens as f64 / batch.tokens() as f64;
             for (product, (gradient, steepness)) in
@@ -243,22 +252,25 @@ fn divergence(exact: &[f32], rounded: &[f32], width: usize) -> (f64, Vec<f32>) {
     (sum, slope)
 }
 
-fn width_of(logits: &[Tensor]) -> usize {
-    logits.first().and_then(|tensor| tensor.sizes().last().copied()).unwrap_or(0).max(1)
+/// Numbers of a row of logits.
+fn width_of(logits: &Tensor) -> usize {
+    logits.sizes().last().copied().unwrap_or(0).max(1)
 }
 
 /// L, a token.
 fn loss(
     model: &Differentiable<'_>,
-    batch: &Batch,
+    batches: &[Batch],
     weights: &BTreeMap<Const, Constant>,
 ) -> Result<f64, PassError> {
-    let (values, exact) = batch.forwards(model, weights)?;
     let mut sum = 0.0;
-    for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
-        sum += divergence(&exact.f32s()?, &rounded.f32s()?, width_of(&[exact.clone()])).0;
+    for batch in batches {
+        let (values, exact) = batch.forwards(model, weights)?;
+        for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
+            sum += divergence(&exact.f32s()?, &rounded.f32s()?, width_of(exact)).0;
+        }
     }
-    Ok(sum / batch.tokens() as f64)
+    Ok(sum / batches.iter().map(Batch::tokens).sum::<usize>() as f64)
 }
 
 /// The same on other windows.
@@ -269,7 +281,7 @@ pub fn loss_on(
     weights: &BTreeMap<Const, Constant>,
 ) -> Result<f64, PassError> {
     let batch = Batch::new(&Exact::new(model, windows)?, windows, 0..windows.len());
-    loss(model, &batch, weights)
+    loss(model, &[batch], weights)
 }
 
 /// Σ ∂L/∂w of every movable product, `[outputs, inputs]`.
@@ -283,7 +295,7 @@ fn gradients(
     let (values, exact) = batch.forwards(model, weights)?;
     let mut of_logits = Slope::new();
     for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
-        let width = width_of(&[exact.clone()]);
+        let width = width_of(exact);
         of_logits.push(divergence(&exact.f32s()?, &rounded.f32s()?, width).1);
     }
     let mut found = vec![Vec::new(); places.len()];
@@ -312,7 +324,7 @@ fn steepness(
     let mut of_logits = Slope::new();
     let mut chance = Chance(1);
     for logits in at(&values, model.logits())? {
-        let width = width_of(&[logits.clone()]);
+        let width = width_of(logits);
         let (logits, mut q) = (logits.f32s()?, Vec::new());
         let mut slope = Vec::with_capacity(logits.len());
         for row in logits.chunks_exact(width) {

@@ -350,9 +350,7 @@ fn decoder() -> Graph {
 fn weighted_logits(values: &Values, logits: Value, factors: &Slope) -> f64 {
     let rows = values[&logits].iter().zip(factors);
     rows.map(|(row, factors)| {
-        let terms =
-            row.f32s().unwrap().iter().zip(factors).map(|(x, c)| f64::from(x * c)).sum::<f64>();
-        terms
+        row.f32s().unwrap().iter().zip(factors).map(|(x, c)| f64::from(x * c)).sum::<f64>()
     })
     .sum()
 }
