@@ -94,7 +94,7 @@ impl<'g> Differentiable<'g> {
         self.logits
     }
 
-    /// Numbers of all values of a token, .
+    /// Numbers of all values of a token: what a pass keeps.
     pub fn numbers(&self) -> Result<usize, PassError> {
         let body = &self.graph.main;
         let bindings = Bindings::one_sequence(0, 1);
@@ -377,6 +377,21 @@ impl<'g> Differentiable<'g> {
                 let (of_gate, of_up) = through?;
                 found.extend([(data.operands[0], of_gate), (data.operands[1], of_up)]);
             }
+            Op::Slice(op) => {
+                // Nothing of the columns beside these.
+                let from = op.start.as_size().unwrap_or(0);
+                let of_window = |(slope, (x, result)): (&Vec<f32>, (&Tensor, &Tensor))| {
+                    let [width, taken] = [x, result]
+                        .map(|tensor| tensor.sizes().last().copied().unwrap_or(0).max(1));
+                    let mut through = vec![0.0; x.count()];
+                    let rows = through.chunks_exact_mut(width).zip(slope.chunks_exact(taken));
+                    rows.for_each(|(row, slope)| row[from..from + taken].copy_from_slice(slope));
+                    through
+                };
+                let pairs = operand(0)?.par_iter().zip(at(values, data.results[0])?);
+                let through = slope.par_iter().zip(pairs).map(of_window).collect();
+                found.push((data.operands[0], through));
+            }
             Op::Reshape(_) => found.push((data.operands[0], slope)),
             op => {
                 return Err(PassError::internal(format!("{op:?} has no gradient")));
@@ -424,6 +439,10 @@ fn has_gradient(graph: &Graph, data: &NodeData, bears: &[bool]) -> bool {
         Op::Linear(op) if op.residual => only(&[0, data.operands.len() - 1]),
         Op::Linear(_) => only(&[0]),
         Op::RmsNorm(_) | Op::RotaryRows(_) | Op::Reshape(_) => only(&[0]),
+        Op::Slice(op) => {
+            let last = body.ty(data.operands[0]).shape.len().checked_sub(1);
+            Some(op.axis) == last && op.step == 1 && op.start.as_size().is_some()
+        }
         Op::CausalAttention(op) => only(&[0, 1, 2]) && has_no_past(op, data),
         Op::Binary(Binary { op }) => {
             matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul)

@@ -357,11 +357,18 @@ fn weighted_logits(values: &Values, logits: Value, factors: &Slope) -> f64 {
 
 #[test]
 fn gradients_are_differences_of_the_forward_pass() {
-    let graph = decoder();
-    let model = Differentiable::new(&graph).unwrap();
+    check_gradients(&decoder(), 1);
+    check_gradients(&rounded_model(&mut Numbers(34)), 61);
+}
+
+/// Every so manyth number of each weight.
+fn check_gradients(graph: &Graph, every: usize) {
+    let model = Differentiable::new(graph).unwrap();
     let windows = vec![vec![1, 3, 0, 2, 1, 0, 2], vec![2, 3, 1]];
     let mut numbers = Numbers(31);
-    let factors: Slope = windows.iter().map(|window| numbers.floats(4 * window.len())).collect();
+    let width = model.tokens().unwrap();
+    let factors: Slope =
+        windows.iter().map(|window| numbers.floats(width * window.len())).collect();
     // All weights as floats, so that a little more of one is something else.
     let floats = |constant: Const| {
         let weight = &graph.constants[constant];
@@ -369,16 +376,16 @@ fn gradients_are_differences_of_the_forward_pass() {
         let ConstData::Rounded(source) = &weight.data else { panic!("{weight:?}") };
         Constant::from_f32("w", &[outputs, inputs], &source.elements_f32().unwrap())
     };
-    let products = rounded_products(&graph.main, &graph);
+    let products = rounded_products(&graph.main, graph);
     let mut chosen: BTreeMap<Const, Constant> =
         products.iter().map(|(_, constant)| (*constant, floats(*constant))).collect();
     let forwards = |chosen: &BTreeMap<Const, Constant>| {
-        let weights = Weights { graph: &graph, chosen: Some(chosen) };
+        let weights = Weights { graph, chosen: Some(chosen) };
         model.forwards(&weights, &windows, Values::new()).unwrap()
     };
     let mut gradients: HashMap<Node, Vec<f64>> = HashMap::new();
     let values = forwards(&chosen);
-    let weights = Weights { graph: &graph, chosen: Some(&chosen) };
+    let weights = Weights { graph, chosen: Some(&chosen) };
     model
         .backwards(&weights, &values, factors.clone(), |node, x, slope| {
             let x: Vec<_> = x.iter().map(|x| x.f32s().unwrap()).collect();
@@ -395,7 +402,7 @@ fn gradients_are_differences_of_the_forward_pass() {
         let weight = chosen[&constant].clone();
         let [outputs, inputs] = weight.matrix().unwrap();
         let values = weight.elements_f32().unwrap();
-        for (index, gradient) in gradients[&node].iter().enumerate() {
+        for (index, gradient) in gradients[&node].iter().enumerate().step_by(every) {
             let mut at = |by: f32| {
                 let mut values = values.clone();
                 values[index] += by;
@@ -502,7 +509,7 @@ fn rounded_model(numbers: &mut Numbers) -> Graph {
         );
     };
     add("embedding", [tokens, width], 10.0);
-    add("up", [inner, width], 4.0);
+    add("gate and up", [2 * inner, width], 4.0);
     add("down", [width, inner], 8.0);
     add("head", [tokens, width], 12.0);
     let ones = vec![1.0f32; width];
@@ -510,7 +517,8 @@ fn rounded_model(numbers: &mut Numbers) -> Graph {
     let ty = |[outputs, inputs]: [usize; 2]| {
         format!("int4<block=32, scale=f16, zero=8>[{outputs}, {inputs}]")
     };
-    let [embedding, up, down] = [[tokens, width], [inner, width], [width, inner]].map(ty);
+    let [embedding, both, down] = [[tokens, width], [2 * inner, width], [width, inner]].map(ty);
+    let two = 2 * inner;
     let text = format!(
         "graph @Canonical
 {constants}main {{
@@ -520,16 +528,19 @@ fn rounded_model(numbers: &mut Numbers) -> Graph {
   v3: f32[sequence, {width}] = embed(v0, v2) {{to=f32}}
   v4: f32[{width}] = const() {{constant=c4}}
   v5: f32[sequence, {width}] = rms_norm(v3, v4) {{epsilon=0.00001}}
-  v6: {up} = const() {{constant=c1}}
-  v7: f32[sequence, {inner}] = linear(v5, v6) {{bias=false, residual=false}}
-  v8: f32[sequence, {inner}] = unary(v7) {{op=gelu}}
-  v9: {down} = const() {{constant=c2}}
-  v10: f32[sequence, {width}] = linear(v8, v9) {{bias=false, residual=false}}
-  v11: f32[sequence, {width}] = binary(v3, v10) {{op=add}}
-  v12: f32[sequence, {width}] = rms_norm(v11, v4) {{epsilon=0.00001}}
-  v13: {embedding} = const() {{constant=c3}}
-  v14: f32[sequence, {tokens}] = linear(v12, v13) {{bias=false, residual=false}}
-  return v14 logits
+  v6: {both} = const() {{constant=c1}}
+  v7: f32[sequence, {two}] = linear(v5, v6) {{bias=false, residual=false}}
+  v8: f32[sequence, {inner}] = slice(v7) {{axis=1, start=0, step=1, length={inner}}}
+  v9: f32[sequence, {inner}] = slice(v7) {{axis=1, start={inner}, step=1, length={inner}}}
+  v10: f32[sequence, {inner}] = unary(v8) {{op=gelu}}
+  v11: f32[sequence, {inner}] = binary(v10, v9) {{op=mul}}
+  v12: {down} = const() {{constant=c2}}
+  v13: f32[sequence, {width}] = linear(v11, v12) {{bias=false, residual=false}}
+  v14: f32[sequence, {width}] = binary(v3, v13) {{op=sub}}
+  v15: f32[sequence, {width}] = rms_norm(v14, v4) {{epsilon=0.00001}}
+  v16: {embedding} = const() {{constant=c3}}
+  v17: f32[sequence, {tokens}] = linear(v15, v16) {{bias=false, residual=false}}
+  return v17 logits
 }}
 "
     );
