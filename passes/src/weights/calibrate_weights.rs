@@ -25,7 +25,7 @@ use crate::registry::Change;
 
 /// Most numbers of weights whose codes move by what the whole model loses, which holds some forty bytes for
 /// each and takes some twenty passes over the text. Larger models have less to gain.
-const MOST_REFINED: usize = 1 << 22;
+const MOST_REFINED: usize = 1 << 21;
 
 /// Rewrites the graph; counts weights whose codes are chosen.
 pub fn run(graph: &mut Graph, calibration: Option<&Calibration>) -> Result<Change, PassError> {

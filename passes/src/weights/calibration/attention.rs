@@ -82,10 +82,10 @@ const ROUND: f32 = 12_582_912.0;
 const SERIES: [f32; 7] =
     [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0];
 
-/// `exp(x - greatest)` in place of each x, within 2·10⁻⁷ of itself and 2⁻¹²⁶; for no x greater than that.
-/// In whole vectors, where a call of the library's takes most of a softmax's time.
+/// `e^y` for `y = x - greatest` in place of each x, none of which is greater: within (3 + |y|) · 10⁻⁷ of
+/// itself, or 2⁻¹²⁶. In whole vectors, where a call of the library's takes most of a softmax's time.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn exponentials(x: &mut [f32], greatest: f32) {
+pub fn exponentials(x: &mut [f32], greatest: f32) {
     for x in x {
         let power = ((*x - greatest) * LOG2_E).max(-126.0);
         let shifted = power + ROUND;

@@ -25,9 +25,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use rayon::prelude::*;
 use weir_ir::interpret::Tensor;
 use weir_ir::{Const, Constant, Graph, Node, Value};
 
+use super::attention::exponentials;
 use super::feedback::Rounding;
 use super::gradient::{Differentiable, Slope, Values, Weights, at};
 use super::walk::{Movable, values_of};
@@ -230,26 +232,36 @@ impl Batch {
 }
 
 /// The softmax of a row of logits, and the logarithm of its denominator.
-fn softmax(logits: &[f32], out: &mut Vec<f64>) -> f64 {
+fn softmax(logits: &[f32], out: &mut Vec<f32>) -> f64 {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     out.clear();
-    out.extend(logits.iter().map(|x| f64::from(x - greatest).exp()));
-    let sum: f64 = out.iter().sum();
-    out.iter_mut().for_each(|p| *p /= sum);
+    out.extend_from_slice(logits);
+    exponentials(out, greatest);
+    let sum: f64 = out.iter().map(|p| f64::from(*p)).sum();
+    let part = (1.0 / sum) as f32;
+    out.iter_mut().for_each(|p| *p *= part);
     f64::from(greatest) + sum.ln()
 }
 
 /// Σ p (ln p - ln p̂) over rows of logits, and its gradient by the rounded ones: p̂ - p.
-fn divergence(exact: &[f32], rounded: &[f32], width: usize) -> (f64, Vec<f32>) {
+fn divergence(exact: &Tensor, rounded: &Tensor) -> Result<(f64, Vec<f32>), PassError> {
+    let width = width_of(rounded);
+    let (exact, rounded) = (exact.f32s()?, rounded.f32s()?);
     let (mut sum, mut slope) = (0.0, Vec::with_capacity(rounded.len()));
     let (mut p, mut q) = (Vec::new(), Vec::new());
     for (exact, rounded) in exact.chunks_exact(width).zip(rounded.chunks_exact(width)) {
         let by = softmax(exact, &mut p) - softmax(rounded, &mut q);
         let terms = exact.iter().zip(rounded).zip(&p);
-        sum += terms.fold(0.0, |sum, ((x, y), p)| sum + p * (f64::from(*x) - f64::from(*y))) - by;
-        slope.extend(q.iter().zip(&p).map(|(q, p)| (q - p) as f32));
+        let more = terms.fold(0.0, |sum, ((x, y), p)| sum + f64::from(*p) * f64::from(x - y));
+        sum += more - by;
+        slope.extend(q.iter().zip(&p).map(|(q, p)| q - p));
     }
-    (sum, slope)
+    Ok((sum, slope))
+}
+
+/// The same of every window.
+fn divergences(exact: &[Tensor], rounded: &[Tensor]) -> Result<Vec<(f64, Vec<f32>)>, PassError> {
+    exact.par_iter().zip(rounded).map(|(exact, rounded)| divergence(exact, rounded)).collect()
 }
 
 /// Numbers of a row of logits.
@@ -266,9 +278,8 @@ fn loss(
     let mut sum = 0.0;
     for batch in batches {
         let (values, exact) = batch.forwards(model, weights)?;
-        for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
-            sum += divergence(&exact.f32s()?, &rounded.f32s()?, width_of(exact)).0;
-        }
+        let of_windows = divergences(&exact, at(&values, model.logits())?)?;
+        sum += of_windows.iter().map(|(divergence, _)| divergence).sum::<f64>();
     }
     Ok(sum / batches.iter().map(Batch::tokens).sum::<usize>() as f64)
 }
@@ -293,11 +304,8 @@ fn gradients(
     movable: &[Movable],
 ) -> Result<Vec<Vec<f64>>, PassError> {
     let (values, exact) = batch.forwards(model, weights)?;
-    let mut of_logits = Slope::new();
-    for (exact, rounded) in exact.iter().zip(at(&values, model.logits())?) {
-        let width = width_of(exact);
-        of_logits.push(divergence(&exact.f32s()?, &rounded.f32s()?, width).1);
-    }
+    let of_windows = divergences(&exact, at(&values, model.logits())?)?;
+    let of_logits = of_windows.into_iter().map(|(_, slope)| slope).collect();
     let mut found = vec![Vec::new(); places.len()];
     let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
     model.backwards(&rounded, &values, of_logits, |node, x, slope| {
@@ -330,11 +338,8 @@ fn steepness(
         for row in logits.chunks_exact(width) {
             softmax(row, &mut q);
             let drawn = chance.draw(&q);
-            slope.extend(
-                q.iter()
-                    .enumerate()
-                    .map(|(token, q)| (if token == drawn { q - 1.0 } else { *q }) as f32),
-            );
+            q[drawn] -= 1.0;
+            slope.extend_from_slice(&q);
         }
         of_logits.push(slope);
     }
@@ -365,13 +370,13 @@ struct Chance(u64);
 
 impl Chance {
     /// A token by its probability.
-    fn draw(&mut self, probabilities: &[f64]) -> usize {
+    fn draw(&mut self, probabilities: &[f32]) -> usize {
         // Knuth's linear congruential generator; its upper bits are as good as is needed.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut left = (self.0 >> 11) as f64 / (1u64 << 53) as f64;
         for (token, probability) in probabilities.iter().enumerate() {
-            left -= probability;
+            left -= f64::from(*probability);
             if left < 0.0 {
                 return token;
             }

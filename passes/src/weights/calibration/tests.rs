@@ -10,7 +10,7 @@ use weir_ir::{
     ZeroPoints,
 };
 
-use super::attention::{Operands, Shape, attend, attend_back};
+use super::attention::{Operands, Shape, attend, attend_back, exponentials};
 use super::blocks::{Grid, Scale};
 use super::curvature::{Curvature, DAMPING, LANES, Lanes};
 use super::feedback::{Lost, calibrate};
@@ -472,6 +472,20 @@ fn attention_goes_back_by_its_windows_groups_and_sinks() {
             let found = f64::from(*gradient);
             assert!((found - difference).abs() < 1e-3, "{which} {index}: {found} {difference}");
         }
+    }
+}
+
+#[test]
+fn exponentials_are_within_their_bound() {
+    let below: Vec<f32> = (0..90_000).map(|n| n as f32 * -1e-3).collect();
+    let mut found: Vec<f32> = below.iter().map(|y| 3.0 + y).collect();
+    let given = found.clone();
+    exponentials(&mut found, 3.0);
+    for (x, found) in given.iter().zip(found) {
+        let y = f64::from(x - 3.0);
+        let error = (f64::from(found) - y.exp()).abs();
+        let bound = (3.0 - y) * 1e-7 * y.exp();
+        assert!(error <= bound.max(f64::from(f32::MIN_POSITIVE)), "{y}: {found}, {error:e}");
     }
 }
 
