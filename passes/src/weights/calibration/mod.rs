@@ -4,7 +4,7 @@
 //! the whole model's answers lose ([`refine`]), which goes through the graph backwards ([`gradient`],
 //! [`attention`]).
 
-mod attention;
+pub mod attention;
 pub mod blocks;
 pub mod curvature;
 pub mod feedback;
