@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rayon::prelude::*;
 use weir_ir::interpret::Tensor;
-use weir_ir::{Const, Constant, Graph, Node, Value};
+use weir_ir::{Const, Constant, Graph, Value};
 
 use super::attention::exponentials;
 use super::feedback::Rounding;
@@ -96,20 +96,18 @@ pub fn refine(
     let (seen, held_back) = (batches(&seen, STEPS), batches(&held_back, 1));
     let steps = seen.len();
 
-    let places: HashMap<Node, usize> =
-        movable.iter().enumerate().map(|(index, product)| (product.node, index)).collect();
     let before = loss(&model, &held_back, weights)?;
     if before < WORTH {
         return Ok(None);
     }
     let mut kept = Kept::new(before, weights, &movable);
-    let steepness = steepness(&model, &seen[0], weights, &places, &movable)?;
+    let steepness = steepness(&model, &seen[0], weights, &movable)?;
     let mut rate = RATE * STEPS.min(steps) as f64 / steps as f64;
     let mut failures = 0;
     for turn in 0..TURNS {
         for (step, batch) in seen.iter().enumerate() {
             watch.at(Stage::Refining, turn * steps + step, TURNS * steps);
-            let gradients = gradients(&model, batch, weights, &places, &movable)?;
+            let gradients = gradients(&model, batch, weights, &movable)?;
             // H is a sum over all tokens, the gradient one over the batch.
             let rate = rate * tokens as f64 / batch.tokens() as f64;
             for (product, (gradient, steepness)) in
@@ -140,7 +138,7 @@ pub fn refine(
         }
     }
     let after = kept.loss;
-    kept.restore(weights, &mut movable);
+    *weights = kept.weights;
     Ok(Some(Refined { before, after }))
 }
 
@@ -215,19 +213,27 @@ impl Batch {
         self.windows.iter().map(Vec::len).sum()
     }
 
-    /// The values of the rounded model, and the logits of the exact one.
+    /// The values of the rounded model.
     fn forwards(
         &self,
         model: &Differentiable<'_>,
         weights: &BTreeMap<Const, Constant>,
-    ) -> Result<(Values, Vec<Tensor>), PassError> {
-        let graph = model.graph();
-        let rounded = Weights { graph, chosen: Some(weights) };
-        let exact = Weights { graph, chosen: None };
-        let mut of_exact = model.forwards(&exact, &self.windows, self.exact.clone())?;
-        let logits = of_exact.remove(&model.logits());
-        let logits = logits.ok_or_else(|| PassError::internal("no logits".to_owned()))?;
-        Ok((model.forwards(&rounded, &self.windows, Values::new())?, logits))
+    ) -> Result<Values, PassError> {
+        let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
+        model.forwards(&rounded, &self.windows, Values::new())
+    }
+
+    /// L of each window and its gradient by the rounded model's logits.
+    fn divergences(
+        &self,
+        model: &Differentiable<'_>,
+        values: &Values,
+    ) -> Result<Vec<(f64, Vec<f32>)>, PassError> {
+        let exact = Weights { graph: model.graph(), chosen: None };
+        let of_exact = model.forwards(&exact, &self.windows, self.exact.clone())?;
+        let [exact, rounded] = [&of_exact, values].map(|values| at(values, model.logits()));
+        let windows = exact?.par_iter().zip(rounded?);
+        windows.map(|(exact, rounded)| divergence(exact, rounded)).collect()
     }
 }
 
@@ -259,11 +265,6 @@ fn divergence(exact: &Tensor, rounded: &Tensor) -> Result<(f64, Vec<f32>), PassE
     Ok((sum, slope))
 }
 
-/// The same of every window.
-fn divergences(exact: &[Tensor], rounded: &[Tensor]) -> Result<Vec<(f64, Vec<f32>)>, PassError> {
-    exact.par_iter().zip(rounded).map(|(exact, rounded)| divergence(exact, rounded)).collect()
-}
-
 /// Numbers of a row of logits.
 fn width_of(logits: &Tensor) -> usize {
     logits.sizes().last().copied().unwrap_or(0).max(1)
@@ -277,8 +278,7 @@ fn loss(
 ) -> Result<f64, PassError> {
     let mut sum = 0.0;
     for batch in batches {
-        let (values, exact) = batch.forwards(model, weights)?;
-        let of_windows = divergences(&exact, at(&values, model.logits())?)?;
+        let of_windows = batch.divergences(model, &batch.forwards(model, weights)?)?;
         sum += of_windows.iter().map(|(divergence, _)| divergence).sum::<f64>();
     }
     Ok(sum / batches.iter().map(Batch::tokens).sum::<usize>() as f64)
@@ -295,26 +295,39 @@ pub fn loss_on(
     loss(model, &[batch], weights)
 }
 
+/// Goes back from the logits and tells `see` the place, inputs and gradient of every movable product.
+fn backwards(
+    model: &Differentiable<'_>,
+    weights: &BTreeMap<Const, Constant>,
+    movable: &[Movable],
+    (values, of_logits): (&Values, Slope),
+    mut see: impl FnMut(usize, &[Tensor], &Slope) -> Result<(), PassError>,
+) -> Result<(), PassError> {
+    let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
+    model.backwards(&rounded, values, of_logits, |node, x, slope| {
+        match movable.iter().position(|product| product.node == node) {
+            Some(place) => see(place, x, slope),
+            None => Ok(()),
+        }
+    })
+}
+
 /// Σ ∂L/∂w of every movable product, `[outputs, inputs]`.
 fn gradients(
     model: &Differentiable<'_>,
     batch: &Batch,
     weights: &BTreeMap<Const, Constant>,
-    places: &HashMap<Node, usize>,
     movable: &[Movable],
 ) -> Result<Vec<Vec<f64>>, PassError> {
-    let (values, exact) = batch.forwards(model, weights)?;
-    let of_windows = divergences(&exact, at(&values, model.logits())?)?;
+    let values = batch.forwards(model, weights)?;
+    let of_windows = batch.divergences(model, &values)?;
     let of_logits = of_windows.into_iter().map(|(_, slope)| slope).collect();
-    let mut found = vec![Vec::new(); places.len()];
-    let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
-    model.backwards(&rounded, &values, of_logits, |node, x, slope| {
-        if let Some(place) = places.get(&node) {
-            let x = x.iter().map(Tensor::f32s).collect::<Result<Vec<_>, _>>()?;
-            let pairs: Vec<(&[f32], &[f32])> =
-                slope.iter().zip(&x).map(|(slope, x)| (slope.as_slice(), x.as_slice())).collect();
-            found[*place] = products::moments(&pairs, movable[*place].rounding.sizes());
-        }
+    let mut found = vec![Vec::new(); movable.len()];
+    backwards(model, weights, movable, (&values, of_logits), |place, x, slope| {
+        let x = x.iter().map(Tensor::f32s).collect::<Result<Vec<_>, _>>()?;
+        let pairs: Vec<(&[f32], &[f32])> =
+            slope.iter().zip(&x).map(|(slope, x)| (slope.as_slice(), x.as_slice())).collect();
+        found[place] = products::moments(&pairs, movable[place].rounding.sizes());
         Ok(())
     })?;
     Ok(found)
@@ -325,10 +338,9 @@ fn steepness(
     model: &Differentiable<'_>,
     batch: &Batch,
     weights: &BTreeMap<Const, Constant>,
-    places: &HashMap<Node, usize>,
     movable: &[Movable],
 ) -> Result<Vec<Vec<f64>>, PassError> {
-    let (values, _) = batch.forwards(model, weights)?;
+    let values = batch.forwards(model, weights)?;
     let mut of_logits = Slope::new();
     let mut chance = Chance(1);
     for logits in at(&values, model.logits())? {
@@ -345,13 +357,11 @@ fn steepness(
     }
     let mut found: Vec<Vec<f64>> =
         movable.iter().map(|product| vec![0.0; product.rounding.sizes()[0]]).collect();
-    let rounded = Weights { graph: model.graph(), chosen: Some(weights) };
-    model.backwards(&rounded, &values, of_logits, |node, _, slope| {
-        if let Some(sums) = places.get(&node).map(|place| &mut found[*place]) {
-            let outputs = sums.len();
-            for row in slope.iter().flat_map(|slope| slope.chunks_exact(outputs)) {
-                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(x * x));
-            }
+    backwards(model, weights, movable, (&values, of_logits), |place, _, slope| {
+        let sums = &mut found[place];
+        let outputs = sums.len();
+        for row in slope.iter().flat_map(|slope| slope.chunks_exact(outputs)) {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(x * x));
         }
         Ok(())
     })?;
