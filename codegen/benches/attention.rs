@@ -147,14 +147,21 @@ fn runs(level: IsaLevel) -> bool {
 }
 
 extern "C" fn no_barrier(_: *const std::ffi::c_void, _: u32) {}
-extern "C" fn no_parts(_: *const std::ffi::c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
-    0
-}
 /// Units in turn, so that no thread's time depends on another's.
-extern "C" fn in_turn(_: *const std::ffi::c_void, _: u32) -> u32 {
+extern "C" fn in_turn(
+    _: *const std::ffi::c_void,
+    _: u32,
+    _: u32,
+    items: u32,
+    _: u32,
+    _: u32,
+) -> u64 {
     let (next, threads) = TURN.get();
+    if next >= items {
+        return 0;
+    }
     TURN.set((next + threads, threads));
-    next
+    u64::from(next) << 32 | u64::from(next + 1)
 }
 thread_local! {
     /// The next unit of this thread, and the number of threads.
@@ -164,7 +171,7 @@ extern "C" fn no_fault(_: *const std::ffi::c_void, _: u32, _: u32) {}
 
 /// What the kernel of a shape computes.
 fn spec(shape: &Shape) -> AttendSpec {
-    let Shape { heads, kv_heads, number, .. } = *shape;
+    let Shape { heads, kv_heads, rows, number, .. } = *shape;
     AttendSpec {
         cache: CacheShape {
             kv_heads,
@@ -180,6 +187,7 @@ fn spec(shape: &Shape) -> AttendSpec {
         output_row: heads * WIDTH,
         // No thread waits for another here: heads are enough for all.
         shared_chunks: 0,
+        max_rows: rows,
     }
 }
 
@@ -281,8 +289,7 @@ impl Attention {
             head_rows: std::ptr::null(),
             logits: std::ptr::null_mut(),
             barrier: no_barrier,
-            take: no_parts,
-            draw: in_turn,
+            take: in_turn,
             fault: no_fault,
             team: std::ptr::null(),
             rows: spans.len() as u32,

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_abi::{FURTHER, HeadRows, LayerCall, PromptCall, RowSpans, Segment, StepContext};
+use weir_abi::{FURTHER, HeadRows, LayerCall, PromptCall, RowSpans, Segment, StepContext, TakeOf};
 
 use self::deal::Deal;
 use self::rendezvous::Rendezvous;
@@ -145,17 +145,13 @@ unsafe extern "C" fn take(
     work: u32,
     items: u32,
     together: u32,
+    of: u32,
 ) -> u64 {
     // SAFETY: as in `barrier`.
     let shared = unsafe { &*team.cast::<Shared>() };
-    let part = shared.deal.take(shared.inside.generation(), [thread, work, items, together]);
+    let of = if of == TakeOf::Own as u32 { TakeOf::Own } else { TakeOf::Any };
+    let part = shared.deal.take(shared.inside.generation(), [thread, work, items, together], of);
     part.map_or(0, |[first, end]| u64::from(first) << 32 | u64::from(end))
-}
-
-unsafe extern "C" fn draw(team: *const c_void, work: u32) -> u32 {
-    // SAFETY: as in `barrier`.
-    let shared = unsafe { &*team.cast::<Shared>() };
-    shared.deal.draw(shared.inside.generation(), work)
 }
 
 unsafe extern "C" fn report_fault(team: *const c_void, number: u32, detail: u32) {
@@ -395,7 +391,6 @@ impl Team {
             logits: std::ptr::null_mut(),
             barrier,
             take,
-            draw,
             fault: report_fault,
             team: Arc::as_ptr(&self.shared).cast(),
             rows: entry.rows,

@@ -14,7 +14,7 @@ use cranelift_codegen::ir::{
 };
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FuncInstBuilder, FunctionBuilder};
-use weir_abi::{Fault, StepContext};
+use weir_abi::{Fault, StepContext, TakeOf};
 
 use super::assembly::Declaration;
 use super::{FuncId, signature};
@@ -31,6 +31,18 @@ pub const LANES: Type = types::F32X4;
 pub const INTS: Type = types::I32X4;
 /// Sixteen bytes.
 pub const BYTES: Type = types::I8X16;
+
+/// Work of which threads take parts. See [`weir_abi::Take`].
+pub struct Work {
+    /// Its number between two barriers.
+    pub number: Value,
+    /// Its items.
+    pub items: Value,
+    /// Of how many items a part has whole multiples where it can.
+    pub together: u32,
+    /// Of whose share parts are taken.
+    pub of: TakeOf,
+}
 
 /// How many elements one turn of a loop handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +283,11 @@ impl<'a> Body<'a> {
         self.ins().uload32(memory(), address, offset)
     }
 
+    /// Stores the low 32 bits of an `i64`: an index or count.
+    pub fn store_count(&mut self, value: Value, address: Value, offset: i32) {
+        self.ins().istore32(memory(), value, address, offset);
+    }
+
     /// Stores a value at `address + offset`.
     pub fn store(&mut self, value: Value, address: Value, offset: i32) {
         self.ins().store(memory(), value, address, offset);
@@ -500,6 +517,30 @@ impl<'a> Body<'a> {
         carried
     }
 
+    /// Numbers from a first one on, while they are below an end: `body` gets one and gives the next. Then
+    /// `more` gives another first number and end, until that end is 0.
+    pub fn for_numbers(
+        &mut self,
+        first: [Value; 2],
+        body: impl FnOnce(&mut Self, Value) -> Value,
+        more: impl FnOnce(&mut Self) -> [Value; 2],
+    ) {
+        let [head, turn, behind, exit] = [(); 4].map(|()| self.builder.create_block());
+        let number = self.builder.append_block_param(head, POINTER);
+        let end = self.builder.append_block_param(head, POINTER);
+        self.ins().jump(head, &arguments(&first));
+        self.builder.switch_to_block(head);
+        let is_below = self.compare(IntCC::SignedLessThan, number, end);
+        self.ins().brif(is_below, turn, &[], behind, &[]);
+        self.builder.switch_to_block(turn);
+        let next = body(self, number);
+        self.ins().jump(head, &arguments(&[next, end]));
+        self.builder.switch_to_block(behind);
+        let more = more(self);
+        self.ins().brif(more[1], head, &arguments(&more), exit, &[]);
+        self.builder.switch_to_block(exit);
+    }
+
     /// For `index` in `begin .. end`: by fours, then the remainder one by one. `body` is written
     /// twice, once for each width.
     pub fn for_lanes(
@@ -607,39 +648,37 @@ impl<'a> Body<'a> {
         self.compare_const(IntCC::SignedGreaterThanOrEqual, rows, least as i64)
     }
 
-    /// Parts of work number `work` that this thread takes, `begin .. end` of `items`, until none is
-    /// left; whole multiples of `together` where they can be. See [`weir_abi::Take`].
-    pub fn for_parts(
-        &mut self,
-        [context, thread]: [Value; 2],
-        [work, items, together]: [u32; 3],
-        body: impl FnOnce(&mut Self, [Value; 2]),
-    ) {
-        let [head, turn, exit] = [(); 3].map(|()| self.builder.create_block());
-        let thread = self.ins().ireduce(INT, thread);
-        let [work, items, together] = [work, items, together].map(|n| self.int32(n as i32));
-        let arguments = [thread, work, items, together];
-        self.ins().jump(head, &[]);
-        self.builder.switch_to_block(head);
+    /// A part of a work that this thread takes, `begin .. end` of its items, which are none if all are
+    /// taken. See [`weir_abi::Take`].
+    pub fn take(&mut self, [context, thread]: [Value; 2], work: &Work) -> [Value; 2] {
+        let Work { number, items, together, of } = *work;
+        let [thread, number, items] = [thread, number, items].map(|n| self.ins().ireduce(INT, n));
+        let [together, of] = [together, of as u32].map(|n| self.int32(n as i32));
+        let arguments = [thread, number, items, together, of];
         let take = offset_of!(StepContext, take);
         let part = self.call_team(context, take, &arguments, &[POINTER]);
         let part = part.expect("the signature has a result");
-        self.ins().brif(part, turn, &[], exit, &[]);
-        self.builder.switch_to_block(turn);
         let begin = self.ins().ushr_imm_u(part, 32);
         let end = self.ins().ireduce(INT, part);
-        let end = self.ins().uextend(POINTER, end);
+        [begin, self.ins().uextend(POINTER, end)]
+    }
+
+    /// Parts of a work that this thread takes, `begin .. end` of its items, until none is left.
+    pub fn for_parts(
+        &mut self,
+        place: [Value; 2],
+        work: &Work,
+        body: impl FnOnce(&mut Self, [Value; 2]),
+    ) {
+        let [head, turn, exit] = [(); 3].map(|()| self.builder.create_block());
+        self.ins().jump(head, &[]);
+        self.builder.switch_to_block(head);
+        let [begin, end] = self.take(place, work);
+        self.ins().brif(end, turn, &[], exit, &[]);
+        self.builder.switch_to_block(turn);
         body(self, [begin, end]);
         self.ins().jump(head, &[]);
         self.builder.switch_to_block(exit);
-    }
-
-    /// The next number of a work. See [`weir_abi::Draw`].
-    pub fn draw(&mut self, context: Value, work: Value) -> Value {
-        let work = self.ins().ireduce(INT, work);
-        let number = self.call_team(context, offset_of!(StepContext, draw), &[work], &[INT]);
-        let number = number.expect("the signature has a result");
-        self.ins().uextend(POINTER, number)
     }
 
     /// This thread's contiguous share of `items`: `items · thread / threads` up to

@@ -56,7 +56,7 @@ mod math;
 mod tests;
 
 pub use assembly::{Assembly, EmitError, FuncId, segment_signature, signature};
-pub use body::{BYTES, Body, FLOAT, INT, INTS, LANES, Lanes, POINTER};
+pub use body::{BYTES, Body, FLOAT, INT, INTS, LANES, Lanes, POINTER, Work};
 pub use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 pub use cranelift_codegen::ir::{InstBuilder, Signature, Type, Value, types};
 pub use listing::disassemble;

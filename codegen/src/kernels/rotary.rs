@@ -32,7 +32,7 @@ pub struct RotarySpec {
     pub y: (usize, usize),
 }
 
-/// Emits (context, x, cos, sin, y, first row, row behind the last).
+/// Emits (context, x, cos, sin, y, first row, row behind the last, first head, head behind the last).
 pub fn emit_rotary(assembly: &mut Assembly, spec: &RotarySpec) -> Result<FuncId, EmitError> {
     let symbol = format!(
         "rotary-{}x{}-{}{}-x{}.{}-y{}.{}",
@@ -48,14 +48,14 @@ pub fn emit_rotary(assembly: &mut Assembly, spec: &RotarySpec) -> Result<FuncId,
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; 9], &[]))?;
     assembly.define(id, |b| {
-        let [context, x, cos, sin, y, begin, end] = b.params();
+        let [context, x, cos, sin, y, begin, end, first, behind] = b.params();
         b.for_range(begin, end, 1, |b, row| {
             let angles = Angles::of(b, spec.rotation, (cos, sin), context, row);
             let x = b.element(x, row, spec.x.0 as i64 * 4);
             let y = b.element(y, row, spec.y.0 as i64 * 4);
-            b.for_count(spec.heads as i64, 1, |b, head| {
+            b.for_range(first, behind, 1, |b, head| {
                 let from = b.element(x, head, spec.x.1 as i64 * 4);
                 let to = b.element(y, head, spec.y.1 as i64 * 4);
                 let number = CacheType::F32;

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use weir_ir::graph::{CacheDecl, NodeData};
 use weir_ir::{Body, DType, Dim, Node, Op, TensorType, Value};
 
-use super::{Angles, Kernel, Root, SegmentPlan, View, place, verify};
+use super::{Angles, Kernel, Root, SegmentPlan, View, heads, place, verify};
 use crate::error::CodegenError;
 use crate::kernels::attention::{AttendSpec, CacheShape, CacheType, ScoreSpec};
 use crate::kernels::map::MapOp;
@@ -101,9 +101,11 @@ pub fn lower_segment(source: &SegmentSource<'_>) -> Result<SegmentPlan, CodegenE
         let flat = lowering.flat(result)?;
         lowering.kernels.push(Kernel::Map { op: MapOp::Copy, inputs: vec![flat], output });
     }
-    let Lowering { kernels, buffers, slots, .. } = lowering;
+    let Lowering { mut kernels, mut buffers, slots, .. } = lowering;
+    heads::rotate_in_place(&mut kernels, &mut buffers);
+    let apart = heads::lay_apart(&mut kernels, source.max_rows);
     let steps = place::phases(kernels);
-    let (buffers, arena_bytes) = place::buffers(&steps, &buffers, source.max_rows);
+    let (buffers, arena_bytes) = place::buffers(&steps, &buffers, &apart, source.max_rows);
     let plan = SegmentPlan {
         name: source.name.clone(),
         steps,
@@ -422,6 +424,7 @@ impl Lowering<'_> {
                     query: (query.row_stride, stride),
                     output_row: output.row_stride,
                     shared_chunks: AttendSpec::chunks(self.cx.cache_rows as usize),
+                    max_rows: self.cx.max_rows,
                 };
                 // The memory that threads share does not grow with the rows of a call.
                 let row_bytes = spec.shared_bytes().div_ceil(self.cx.max_rows);

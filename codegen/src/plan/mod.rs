@@ -6,6 +6,7 @@
 //! A buffer's bytes are used again only in a later phase. [`verify`] proves both promises from the
 //! finished plan alone.
 
+mod heads;
 mod lower;
 mod place;
 mod verify;
@@ -13,8 +14,11 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use heads::HeadsApart;
 pub use lower::{SegmentSource, lower_segment};
 pub use verify::verify;
+
+use std::ops::Range;
 
 use crate::kernels::attention::{AttendSpec, CacheShape};
 use crate::kernels::gated::{self, GatedSpec};
@@ -136,11 +140,43 @@ impl View {
     }
 }
 
+/// Columns of the rows of some memory.
+#[derive(Clone, Debug)]
+struct Reach {
+    root: Root,
+    columns: Range<usize>,
+}
+
+impl Reach {
+    /// All columns.
+    fn whole(root: Root) -> Reach {
+        Reach { root, columns: 0..usize::MAX }
+    }
+
+    /// From the first element of a view's rows to behind the last. Rounded rows have a layout of their own,
+    /// and no sizes.
+    fn of(view: &View) -> Reach {
+        if view.dims.is_empty() {
+            return Reach::whole(view.root);
+        }
+        let steps = view.dims.iter().zip(&view.strides);
+        let last: usize = steps.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
+        Reach { root: view.root, columns: view.offset..view.offset + last + 1 }
+    }
+
+    fn meets(&self, other: &Reach) -> bool {
+        let (ours, theirs) = (&self.columns, &other.columns);
+        self.root == other.root && ours.start < theirs.end && theirs.start < ours.end
+    }
+}
+
 /// How threads divide a kernel's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
     /// Rows of the step: what one thread writes it may read without a barrier.
     Rows,
+    /// Rows of the step; with many rows so many heads of all rows.
+    Heads(usize),
     /// This many items a row.
     RowItems(usize),
     /// This many items, whatever the rows; with many rows in parts, as threads come to them.
@@ -222,6 +258,11 @@ pub enum Kernel {
 impl Kernel {
     /// Memory read.
     pub fn reads(&self) -> Vec<Root> {
+        self.read().into_iter().map(|reach| reach.root).collect()
+    }
+
+    /// Memory read, and which columns of it.
+    fn read(&self) -> Vec<Reach> {
         let mut views: Vec<&View> = Vec::new();
         let mut roots = Vec::new();
         match self {
@@ -260,31 +301,45 @@ impl Kernel {
                 views.extend(sinks);
             }
         }
-        roots.extend(views.into_iter().map(|view| view.root));
-        roots
+        let whole = roots.into_iter().map(Reach::whole);
+        whole.chain(views.into_iter().map(Reach::of)).collect()
     }
 
     /// Memory written.
     pub fn writes(&self) -> Root {
+        self.written().root
+    }
+
+    /// Memory written, and which columns of it.
+    fn written(&self) -> Reach {
         match self {
             Kernel::Embed { output, .. }
             | Kernel::TableRows { output, .. }
             | Kernel::TakeRows { output, .. }
             | Kernel::Map { output, .. }
             | Kernel::Matmul { output, .. }
-            | Kernel::Attend { output, .. } => output.root,
+            | Kernel::Attend { output, .. } => Reach::of(output),
             Kernel::Norm { y, .. }
             | Kernel::Rotary { y, .. }
             | Kernel::Turn { y, .. }
-            | Kernel::Reduce { y, .. } => y.root,
-            Kernel::Rounding { output, .. } | Kernel::Gated { output, .. } => *output,
-            Kernel::Append { .. } => Root::Cache,
+            | Kernel::Reduce { y, .. } => Reach::of(y),
+            Kernel::Rounding { output, .. } | Kernel::Gated { output, .. } => Reach::whole(*output),
+            Kernel::Append { .. } => Reach::whole(Root::Cache),
         }
     }
 
     /// Whether threads may take parts of it as they come to it.
     pub fn is_work(&self) -> bool {
         matches!(self.partition(), Partition::Items { .. } | Partition::Team)
+    }
+
+    /// Heads of a row, where threads may divide these instead of rows.
+    pub fn heads(&self) -> Option<usize> {
+        match self {
+            Kernel::Rotary { x, .. } => Some(x.groups().map_or(1, |(heads, ..)| heads)),
+            Kernel::Append { cache, .. } => Some(cache.kv_heads),
+            _ => None,
+        }
     }
 
     /// How threads divide it.
@@ -314,8 +369,36 @@ pub struct Step {
     pub kernel: Kernel,
     /// Barriers before it.
     pub phase: usize,
-    /// Its number among the works of the phase ([`Kernel::is_work`]).
+    /// Its number among the works of the phase ([`Kernel::is_work`]); of its runs the first one's.
     pub work: u32,
+    /// Whether threads divide heads where there are many rows ([`Kernel::heads`]).
+    pub by_head: bool,
+    /// Where its items are runs of heads that threads divide one by one where there are many rows
+    /// (queries, keys, values), the first item of each run and the one behind the last.
+    pub runs: Vec<usize>,
+}
+
+impl Step {
+    /// A kernel in its phase, whose threads divide rows or items.
+    pub fn new(kernel: Kernel, phase: usize) -> Step {
+        Step { kernel, phase, work: 0, by_head: false, runs: Vec::new() }
+    }
+
+    /// How threads divide it.
+    pub fn partition(&self) -> Partition {
+        match self.kernel.heads().filter(|_| self.by_head) {
+            Some(heads) => Partition::Heads(heads),
+            None => self.kernel.partition(),
+        }
+    }
+
+    /// Numbers of works that it needs.
+    pub fn works(&self) -> u32 {
+        match self.runs.len() {
+            0 => self.kernel.is_work().into(),
+            bounds => bounds as u32 - 1,
+        }
+    }
 }
 
 /// A buffer of the arena.
@@ -325,6 +408,8 @@ pub struct Buffer {
     pub row_bytes: usize,
     /// Bytes for all rows, a multiple of 64.
     pub bytes: usize,
+    /// Whether its heads lie apart, instead of its rows behind each other.
+    pub apart: Option<HeadsApart>,
     /// First byte in the arena, a multiple of 64.
     pub offset: usize,
     /// First and last phase that uses it.
@@ -350,11 +435,15 @@ pub struct SegmentPlan {
     pub head: bool,
 }
 
-/// Whether two kernels that touch the same memory, one of them writing, need a barrier.
-fn needs_barrier(earlier: &Kernel, later: &Kernel) -> bool {
-    let write = earlier.writes();
-    let conflict = later.reads().contains(&write)
-        || later.writes() == write
-        || earlier.reads().contains(&later.writes());
-    conflict && !(earlier.partition() == Partition::Rows && later.partition() == Partition::Rows)
+/// Whether two kernels touch the same memory, one of them writing.
+fn conflict(earlier: &Kernel, later: &Kernel) -> bool {
+    let (first, second) = (earlier.written(), later.written());
+    later.read().iter().chain([&second]).any(|reach| reach.meets(&first))
+        || earlier.read().iter().any(|reach| reach.meets(&second))
+}
+
+/// Whether there has to be a barrier between two kernels.
+fn needs_barrier(earlier: &Step, later: &Step) -> bool {
+    let are_rows = [earlier, later].iter().all(|step| step.partition() == Partition::Rows);
+    conflict(&earlier.kernel, &later.kernel) && !are_rows
 }

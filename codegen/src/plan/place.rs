@@ -5,7 +5,7 @@
 
 use weir_abi::WORKS;
 
-use super::{Buffer, Kernel, Root, Step, needs_barrier};
+use super::{Buffer, HeadsApart, Kernel, Root, Step, heads, needs_barrier};
 
 /// Bytes from one buffer to the next are multiples of this: a cache line.
 const ALIGN: usize = 64;
@@ -17,29 +17,36 @@ pub(super) fn phases(kernels: Vec<Kernel>) -> Vec<Step> {
     for kernel in kernels {
         let phase = steps.last().map_or(0, |step| step.phase);
         let beside: Vec<&Step> = steps.iter().filter(|step| step.phase == phase).collect();
-        let works = beside.iter().filter(|step| step.kernel.is_work()).count() as u32;
-        let conflicts = beside.iter().any(|earlier| needs_barrier(&earlier.kernel, &kernel));
-        let step = if conflicts || kernel.is_work() && works == WORKS {
-            Step { kernel, phase: phase + 1, work: 0 }
+        let works = beside.iter().map(|step| step.works()).sum();
+        let mut step = Step::new(kernel, phase);
+        if beside.iter().any(|earlier| needs_barrier(earlier, &step))
+            || works + step.works() > WORKS
+        {
+            step.phase += 1;
         } else {
-            Step { kernel, phase, work: works }
-        };
+            step.work = works;
+        }
         steps.push(step);
     }
+    heads::keep(&mut steps);
     steps
 }
 
-/// Live ranges and offsets of buffers with the given bytes a row; returns the arena's bytes too.
-pub(super) fn buffers(steps: &[Step], row_bytes: &[usize], rows: usize) -> (Vec<Buffer>, usize) {
-    let mut buffers: Vec<Buffer> = row_bytes
-        .iter()
-        .map(|row_bytes| Buffer {
-            row_bytes: *row_bytes,
-            bytes: (row_bytes * rows).next_multiple_of(ALIGN),
-            offset: 0,
-            live: (usize::MAX, 0),
-        })
-        .collect();
+/// Live ranges and offsets of buffers with the given bytes a row, some of which have their heads apart;
+/// returns the arena's bytes too.
+pub(super) fn buffers(
+    steps: &[Step],
+    row_bytes: &[usize],
+    apart: &[HeadsApart],
+    rows: usize,
+) -> (Vec<Buffer>, usize) {
+    let buffer = |(index, row_bytes): (usize, &usize)| {
+        let apart = apart.iter().find(|apart| apart.buffer == index).copied();
+        let bytes = apart.map_or(row_bytes * rows, |apart| apart.bytes());
+        let bytes = bytes.next_multiple_of(ALIGN);
+        Buffer { row_bytes: *row_bytes, bytes, apart, offset: 0, live: (usize::MAX, 0) }
+    };
+    let mut buffers: Vec<Buffer> = row_bytes.iter().enumerate().map(buffer).collect();
     for step in steps {
         let mut roots = step.kernel.reads();
         roots.push(step.kernel.writes());

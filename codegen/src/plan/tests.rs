@@ -33,6 +33,7 @@ fn chain() -> SegmentPlan {
         query: (16, 16),
         output_row: 16,
         shared_chunks: 0,
+        max_rows: 4,
     };
     let kernels = vec![
         Kernel::Map { op: MapOp::Copy, inputs: vec![hidden.clone()], output: view(0) },
@@ -41,7 +42,7 @@ fn chain() -> SegmentPlan {
         Kernel::Map { op: MapOp::Copy, inputs: vec![view(2)], output: hidden },
     ];
     let steps = place::phases(kernels);
-    let (buffers, arena_bytes) = place::buffers(&steps, &[64; 3], 4);
+    let (buffers, arena_bytes) = place::buffers(&steps, &[64; 3], &[], 4);
     SegmentPlan {
         name: "chain".into(),
         steps,
@@ -100,7 +101,7 @@ fn works_beside_each_other_are_numbered() {
     let mut expected: Vec<(usize, u32)> = (0..WORKS).map(|work| (0, work)).collect();
     expected.extend([(1, 0), (1, 1)]);
     assert_eq!(places, expected);
-    let (buffers, arena_bytes) = place::buffers(&steps, &vec![64; count], 4);
+    let (buffers, arena_bytes) = place::buffers(&steps, &vec![64; count], &[], 4);
     let mut plan = SegmentPlan { steps, buffers, arena_bytes, ..chain() };
     verify(&plan).unwrap();
     plan.steps[1].work = 0;

@@ -10,18 +10,20 @@ use crate::error::CodegenError;
 pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
     let fail = |message: String| CodegenError::Plan { segment: plan.name.clone(), message };
     for (index, step) in plan.steps.iter().enumerate() {
-        if step.kernel.is_work() && step.work >= WORKS {
-            return Err(fail(format!("there is no work number {}", step.work)));
+        let works = step.work..step.work + step.works();
+        if works.end > WORKS {
+            return Err(fail(format!("there is no work number {}", works.end - 1)));
         }
         for (before, earlier) in plan.steps[..index].iter().enumerate() {
             if earlier.phase > step.phase {
                 return Err(fail(format!("kernels {before} and {index} change their order")));
             }
-            if earlier.phase == step.phase && needs_barrier(&earlier.kernel, &step.kernel) {
+            if earlier.phase == step.phase && needs_barrier(earlier, step) {
                 return Err(fail(format!("no barrier between kernels {before} and {index}")));
             }
-            let are_works = earlier.kernel.is_work() && step.kernel.is_work();
-            if earlier.phase == step.phase && are_works && earlier.work == step.work {
+            let others = earlier.work..earlier.work + earlier.works();
+            let are_one = works.start < others.end && others.start < works.end;
+            if earlier.phase == step.phase && are_one {
                 return Err(fail(format!("kernels {before} and {index} are one work")));
             }
         }
@@ -39,9 +41,26 @@ pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
             let buffer = &plan.buffers[buffer];
             let last: usize =
                 view.dims.iter().zip(&view.strides).map(|(size, stride)| (size - 1) * stride).sum();
-            if (view.offset + last + 1) * 4 > buffer.row_bytes
-                || view.row_stride * 4 != buffer.row_bytes
-            {
+            let leaves = match &buffer.apart {
+                None => {
+                    (view.offset + last + 1) * 4 > buffer.row_bytes
+                        || view.row_stride * 4 != buffer.row_bytes
+                }
+                // Rows of a head stay in front of the next one, whose rows they would overwrite.
+                Some(apart) => {
+                    let of_head = (plan.max_rows - 1) * apart.row + apart.width;
+                    let is_heads = view.offset.is_multiple_of(apart.stride)
+                        && view.groups().is_some_and(|(heads, stride, width)| {
+                            width == apart.width && (heads == 1 || stride == apart.stride)
+                        });
+                    !is_heads
+                        || view.row_stride != apart.row
+                        || of_head > apart.stride
+                        || (view.offset + last + 1 + (plan.max_rows - 1) * apart.row) * 4
+                            > buffer.bytes
+                }
+            };
+            if leaves {
                 return Err(fail(format!("kernel {index}: {view:?} leaves its buffer")));
             }
         }
@@ -50,7 +69,8 @@ pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
         let end = buffer.offset + buffer.bytes;
         if buffer.offset % 64 != 0
             || end > plan.arena_bytes
-            || buffer.bytes < buffer.row_bytes * plan.max_rows
+            || buffer.bytes
+                < buffer.apart.map_or(buffer.row_bytes * plan.max_rows, |apart| apart.bytes())
         {
             return Err(fail(format!("buffer {index} does not lie in the arena")));
         }

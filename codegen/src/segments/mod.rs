@@ -6,13 +6,13 @@
 
 use std::mem::offset_of;
 
-use weir_abi::{IsaLevel, MOST_ITEMS, StepContext};
+use weir_abi::{IsaLevel, MOST_ITEMS, StepContext, TakeOf};
 
 use crate::emit::{
-    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, POINTER, Value, segment_signature,
+    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, POINTER, Value, Work, segment_signature,
 };
 use crate::kernels::append::{AppendSpec, emit_append};
-use crate::kernels::attention::emit_attend;
+use crate::kernels::attention::{ROWS_BY_HEAD, emit_attend};
 use crate::kernels::gated::emit_gated;
 use crate::kernels::map::{MapSpec, emit_map};
 use crate::kernels::matmul::{LEAST_IN_PARTS, MULTIPLICATIONS_IN_PARTS, emit_matmul};
@@ -46,14 +46,15 @@ pub fn emit_segment(
         };
         let rows = b.load_count(context, count as i32);
         let frame = Frame { plan, context, rows };
+        let by_head = b.has_rows(rows, threads, ROWS_BY_HEAD);
         let mut phase = 0;
         for (index, (step, kernel)) in plan.steps.iter().zip(kernels).enumerate() {
             if step.phase != phase || (profile && index > 0) {
                 b.barrier(context, thread);
                 phase = step.phase;
             }
-            let items = match step.kernel.partition() {
-                Partition::Rows => rows,
+            let items = match step.partition() {
+                Partition::Rows | Partition::Heads(_) => rows,
                 Partition::RowItems(per_row) => b.mul_const(rows, per_row as i64),
                 Partition::Items { items, .. } => b.int(items as i64),
                 Partition::Team => {
@@ -67,6 +68,9 @@ pub fn emit_segment(
             let compute = |b: &mut Body<'_>, part: [Value; 2]| {
                 let mut arguments = frame.arguments(b, &step.kernel);
                 arguments.extend(part);
+                if let Some(heads) = step.kernel.heads() {
+                    arguments.extend([0, heads].map(|head| b.int(head as i64)));
+                }
                 if matches!(step.kernel, Kernel::Matmul { .. } | Kernel::Gated { .. }) {
                     arguments
                         .push(b.load_count(context, offset_of!(StepContext, reads_far) as i32));
@@ -79,17 +83,52 @@ pub fn emit_segment(
                 b.if_then(any, |b| compute(b, [begin, end]));
                 Vec::new()
             };
-            match step.kernel.partition() {
+            match step.partition() {
                 Partition::Items { items, together, multiplications }
                     if items < MOST_ITEMS as usize =>
                 {
                     let in_parts = comes_in_parts(b, rows, threads, multiplications);
-                    let work = [step.work, items as u32, together as u32];
+                    let place = [context, thread];
                     let take = |b: &mut Body<'_>| {
-                        b.for_parts([context, thread], work, compute);
-                        Vec::new()
+                        let whole = |b: &mut Body<'_>| {
+                            let run = [0, items];
+                            let work = work_of_run(b, step.work, run, together, TakeOf::Any);
+                            b.for_parts(place, &work, compute);
+                            Vec::new()
+                        };
+                        let in_runs = |b: &mut Body<'_>| {
+                            for of in [TakeOf::Own, TakeOf::Any] {
+                                for (number, run) in step.runs.windows(2).enumerate() {
+                                    let run = [run[0], run[1]];
+                                    let number = step.work + number as u32;
+                                    let work = work_of_run(b, number, run, together, of);
+                                    b.for_parts(place, &work, |b, part| {
+                                        let part =
+                                            part.map(|item| b.add_const(item, run[0] as i64));
+                                        compute(b, part);
+                                    });
+                                }
+                            }
+                            Vec::new()
+                        };
+                        if step.runs.is_empty() {
+                            whole(b)
+                        } else {
+                            b.if_else(by_head, in_runs, whole)
+                        }
                     };
                     b.if_else(in_parts, take, by_rule);
+                }
+                Partition::Heads(heads) => {
+                    let of_all_rows = |b: &mut Body<'_>| {
+                        for_heads(b, [rows, thread, threads], heads, |b, part| {
+                            let mut arguments = frame.arguments(b, &step.kernel);
+                            arguments.extend(part);
+                            b.call(kernel, &arguments);
+                        });
+                        Vec::new()
+                    };
+                    b.if_else(by_head, of_all_rows, by_rule);
                 }
                 _ => drop(by_rule(b)),
             }
@@ -98,6 +137,55 @@ pub fn emit_segment(
         b.ret(&[]);
     })?;
     Ok(id)
+}
+
+/// A run of a kernel's items as a work of its own.
+fn work_of_run(
+    b: &mut Body<'_>,
+    number: u32,
+    run: [usize; 2],
+    together: usize,
+    of: TakeOf,
+) -> Work {
+    let number = b.int(number.into());
+    let items = b.int((run[1] - run[0]) as i64);
+    Work { number, items, together: together as u32, of }
+}
+
+/// A thread's share of the heads of all rows, head by head: for some of the rows of its first head, for
+/// all rows of those between, for some of its last head. The body gets first row, row behind the last,
+/// first head and head behind the last.
+fn for_heads(
+    b: &mut Body<'_>,
+    [rows, thread, threads]: [Value; 3],
+    heads: usize,
+    body: impl Fn(&mut Body<'_>, [Value; 4]),
+) {
+    let all = b.mul_const(rows, heads as i64);
+    let (begin, end) = b.partition(all, thread, threads);
+    let zero = b.int(0);
+    let first = b.ins().udiv(begin, rows);
+    let last = b.ins().udiv(end, rows);
+    let [of_first, of_last] = [(begin, first), (end, last)].map(|(item, head)| {
+        let before = b.mul(head, rows);
+        b.sub(item, before)
+    });
+    let is_one = b.compare(IntCC::Equal, first, last);
+    let behind_first = b.add_const(first, 1);
+    let behind_last = b.add_const(last, 1);
+    let end_of_first = b.select(is_one, of_last, rows);
+    let begin_of_last = b.select(is_one, of_last, zero);
+    let parts = [
+        [of_first, end_of_first, first, behind_first],
+        [zero, rows, behind_first, last],
+        [begin_of_last, of_last, last, behind_last],
+    ];
+    for part in parts {
+        let has_rows = b.compare(IntCC::SignedLessThan, part[0], part[1]);
+        let has_heads = b.compare(IntCC::SignedLessThan, part[2], part[3]);
+        let any = b.ins().band(has_rows, has_heads);
+        b.if_then(any, |b| body(b, part));
+    }
 }
 
 /// Whether threads take parts of a product: each has multiplications enough that asking is nothing.

@@ -16,15 +16,21 @@ pub type Barrier = unsafe extern "C" fn(*const c_void, u32);
 /// Takes a part of a work that the team divides as its threads come to it. Arguments:
 /// [`StepContext::team`], this thread's number, the work's number between two barriers (below [`WORKS`]),
 /// its items (fewer than [`MOST_ITEMS`]), and of how many a part has whole multiples where it can: of
-/// the last three all threads say the same. Returns the first item in the high half and the one behind
-/// the last in the low half; 0 if all are taken.
-pub type Take = unsafe extern "C" fn(*const c_void, u32, u32, u32, u32) -> u64;
+/// the last three all threads say the same; then of whose share a part is taken ([`TakeOf`]). Returns
+/// the first item in the high half and the one behind the last in the low half; 0 if all are taken.
+pub type Take = unsafe extern "C" fn(*const c_void, u32, u32, u32, u32, u32) -> u64;
 
-/// Draws the next number of a work: 0, 1, 2, and so on, each for one thread alone. Arguments:
-/// [`StepContext::team`], the work's number between two barriers (below [`WORKS`]).
-pub type Draw = unsafe extern "C" fn(*const c_void, u32) -> u32;
+/// Of whose share of a work a thread takes a part.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOf {
+    /// Of its own.
+    Own = 0,
+    /// Of its own, or, where nothing is left of it, of another thread's.
+    Any = 1,
+}
 
-/// Works between two barriers of which threads take parts or draw numbers.
+/// Works between two barriers of which threads take parts.
 pub const WORKS: u32 = 4;
 
 /// A work of which threads take parts has fewer items.
@@ -76,8 +82,6 @@ pub struct StepContext {
     pub barrier: Barrier,
     /// Parts of works, for a team of several threads.
     pub take: Take,
-    /// Numbers of works, for a team of several threads.
-    pub draw: Draw,
     /// Fault report of the team.
     pub fault: ReportFault,
     /// First argument of the four above.

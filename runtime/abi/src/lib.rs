@@ -23,7 +23,7 @@ pub use probe::*;
 pub use table::*;
 
 /// Version of every structure in this crate. A runtime opens only files of its own version.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;
 
 /// First eight bytes of the tables region.
 pub const MAGIC: [u8; 8] = *b"WEIRMDL\0";

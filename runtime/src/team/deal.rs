@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_abi::{MOST_ITEMS, WORKS};
+use weir_abi::{MOST_ITEMS, TakeOf, WORKS};
 
 /// A part is a fourth of what is left of its share, but not less than a sixteenth of the share. Halves
 /// leave much to a thread that slows down just then, and for every part the step's rows are read again.
@@ -64,9 +64,11 @@ impl Deal {
         &self,
         generation: u32,
         [thread, work, items, together]: [u32; 4],
+        of: TakeOf,
     ) -> Option<[u32; 2]> {
         debug_assert!(items < MOST_ITEMS, "shares are counted in 16 bits");
-        (0..self.threads).find_map(|step| {
+        let owners = if of == TakeOf::Own { 1 } else { self.threads };
+        (0..owners).find_map(|step| {
             let owner = (thread + step) % self.threads;
             let [begin, end] = [owner, owner + 1].map(|thread| self.begin_of(thread, items));
             let least = (end - begin).div_ceil(OF_SHARE).max(together);
@@ -91,15 +93,6 @@ impl Deal {
     fn begin_of(&self, thread: u32, items: u32) -> u32 {
         (u64::from(items) * u64::from(thread) / u64::from(self.threads)) as u32
     }
-
-    /// The next number of a work. See [`weir_abi::Draw`].
-    pub(super) fn draw(&self, generation: u32, work: u32) -> u32 {
-        let tally = self.tallies.get((work * self.threads) as usize);
-        // No work has so many numbers.
-        tally
-            .and_then(|tally| tally.update(generation, |next| next.checked_add(1)))
-            .unwrap_or(u32::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -109,7 +102,8 @@ mod tests {
     /// What each thread takes when they ask in the order of `turns`.
     fn taken(deal: &Deal, generation: u32, work: [u32; 3], turns: &[u32]) -> Vec<[u32; 2]> {
         let [number, items, together] = work;
-        let take = |thread: &u32| deal.take(generation, [*thread, number, items, together]);
+        let take =
+            |thread: &u32| deal.take(generation, [*thread, number, items, together], TakeOf::Any);
         turns.iter().filter_map(take).collect()
     }
 
@@ -175,20 +169,30 @@ mod tests {
         let parts = taken(&deal, 1, [3, 64, 4], &[0; 20]);
         assert_eq!(parts[..4], [[0, 8], [8, 16], [16, 20], [20, 24]]);
         assert_eq!(parts[6..], [[56, 64], [52, 56], [48, 52], [44, 48], [40, 44]]);
-        assert_eq!(deal.take(1, [1, 3, 64, 4]), None);
+        assert_eq!(deal.take(1, [1, 3, 64, 4], TakeOf::Any), None);
     }
 
     #[test]
-    fn numbers_are_drawn_once_and_anew_behind_a_barrier() {
+    fn who_takes_of_their_own_leaves_the_shares_of_others() {
+        let deal = Deal::new(2);
+        let take = |of| std::iter::from_fn(|| deal.take(1, [0, 2, 64, 4], of)).collect::<Vec<_>>();
+        let own = take(TakeOf::Own);
+        assert_eq!((own.first(), own.last()), (Some(&[0, 8]), Some(&[28, 32])));
+        let others = take(TakeOf::Any);
+        assert_eq!((others.first(), others.last()), (Some(&[56, 64]), Some(&[32, 36])));
+    }
+
+    #[test]
+    fn behind_a_barrier_or_cleared_all_shares_are_whole() {
         let deal = Deal::new(3);
         for generation in [5, 6, u32::MAX, 7] {
             for work in 0..WORKS {
-                let drawn: Vec<u32> = (0..4).map(|_| deal.draw(generation, work)).collect();
-                assert_eq!(drawn, [0, 1, 2, 3]);
+                assert_eq!(deal.take(generation, [0, work, 12, 1], TakeOf::Own), Some([0, 1]));
+                assert_eq!(deal.take(generation, [0, work, 12, 1], TakeOf::Own), Some([1, 2]));
             }
         }
         deal.clear();
-        assert_eq!(deal.draw(0, 0), 0);
+        assert_eq!(deal.take(0, [0, 0, 12, 1], TakeOf::Own), Some([0, 1]));
     }
 
     #[test]
@@ -196,19 +200,17 @@ mod tests {
         let deal = Deal::new(4);
         for generation in 1..200 {
             let take_all = |thread: u32| {
-                let take = || deal.take(generation, [thread, 1, 1001, 2]);
-                let numbers: Vec<u32> = (0..50).map(|_| deal.draw(generation, 2)).collect();
-                (std::iter::from_fn(take).collect::<Vec<_>>(), numbers)
+                let own = || deal.take(generation, [thread, 1, 1001, 2], TakeOf::Own);
+                let any = || deal.take(generation, [thread, 1, 1001, 2], TakeOf::Any);
+                let parts = std::iter::from_fn(own).take(2).chain(std::iter::from_fn(any));
+                parts.collect::<Vec<_>>()
             };
-            let (parts, numbers): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+            let parts: Vec<_> = std::thread::scope(|scope| {
                 let threads: Vec<_> =
                     (0..4).map(|thread| scope.spawn(move || take_all(thread))).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).unzip()
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             check_parts(parts.concat(), 1001, 4, 2);
-            let mut numbers = numbers.concat();
-            numbers.sort_unstable();
-            assert!(numbers.into_iter().eq(0..200));
         }
     }
 }

@@ -8,21 +8,21 @@ pub(super) static PAIR_IN_USE: Mutex<()> = Mutex::new(());
 extern "C" fn wait_alone(_: *const c_void, _: u32) {}
 extern "C" fn wait_for_pair(_: *const c_void, _: u32) {
     if PAIR.wait().is_leader() {
-        *DRAWN.lock().unwrap() = [0; WORKS as usize];
+        *TAKEN.lock().unwrap() = [0; WORKS as usize];
     }
     PAIR.wait();
 }
 
-/// Numbers drawn of each work of the pair.
-static DRAWN: Mutex<[u32; WORKS as usize]> = Mutex::new([0; WORKS as usize]);
+/// Items taken of each work of the pair, in order and whoever asks.
+static TAKEN: Mutex<[u32; WORKS as usize]> = Mutex::new([0; WORKS as usize]);
 
-extern "C" fn take(_: *const c_void, _: u32, _: u32, _: u32, _: u32) -> u64 {
-    panic!("these products are too small to come in parts");
-}
-extern "C" fn draw(_: *const c_void, work: u32) -> u32 {
-    let drawn = &mut DRAWN.lock().unwrap()[work as usize];
-    *drawn += 1;
-    *drawn - 1
+extern "C" fn take(_: *const c_void, _: u32, work: u32, items: u32, _: u32, _: u32) -> u64 {
+    let begin = &mut TAKEN.lock().unwrap()[work as usize];
+    if *begin == items {
+        return 0;
+    }
+    *begin += 1;
+    u64::from(*begin - 1) << 32 | u64::from(*begin)
 }
 extern "C" fn report(_: *const c_void, fault: u32, detail: u32) {
     panic!("fault {fault} {detail}");
@@ -123,7 +123,6 @@ impl Machine {
             hidden: self.hidden.as_mut_ptr(),
             barrier: if self.threads == 1 { wait_alone } else { wait_for_pair },
             take,
-            draw,
             fault: report,
             ..crate::kernels::tests::context()
         }

@@ -26,6 +26,9 @@ use super::attention::{CacheShape, is_block};
 use super::rotary::Rotation;
 use crate::emit::{Assembly, Body, EmitError, FuncId, POINTER, signature};
 
+/// Arguments of the kernels.
+const ARGUMENTS: usize = 9;
+
 /// What is written, and from where.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AppendSpec {
@@ -71,8 +74,8 @@ impl AppendSpec {
     }
 }
 
-/// Emits (context, keys, values, cosines, sines, first row, row behind the last). Without a rotation
-/// cosines and sines are not read.
+/// Emits (context, keys, values, cosines, sines, first row, row behind the last, first key/value head,
+/// head behind the last). Without a rotation cosines and sines are not read.
 pub fn emit_append(
     assembly: &mut Assembly,
     spec: &AppendSpec,
@@ -83,7 +86,7 @@ pub fn emit_append(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; ARGUMENTS], &[]))?;
     let write = emit_parts(assembly, spec, level)?;
     sample::define(assembly, id, &spec.cache, seed, write)?;
     Ok(id)
@@ -102,12 +105,12 @@ fn emit_parts(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; ARGUMENTS], &[]))?;
     let of_part = |cache| AppendSpec { cache, ..*spec };
     let block = emit_write(assembly, &of_part(block), level, false)?;
     let ring = emit_write(assembly, &of_part(spec.cache.of_ring()), level, true)?;
     assembly.define(id, |b| {
-        let [context, keys, values, cos, sin, begin, end] = b.params();
+        let [context, keys, values, cos, sin, begin, end, first, last] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
         b.for_range(begin, end, 1, |b, row| {
@@ -115,7 +118,7 @@ fn emit_parts(
             let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
             let is_block = is_block(b, layer, place);
             let behind = b.add_const(row, 1);
-            let arguments = [context, keys, values, cos, sin, row, behind];
+            let arguments = [context, keys, values, cos, sin, row, behind, first, last];
             let call = |function| {
                 move |b: &mut Body<'_>| {
                     b.call(function, &arguments);
@@ -140,7 +143,7 @@ fn emit_write(
     if let Some(known) = assembly.find(&symbol) {
         return Ok(known);
     }
-    let id = assembly.declare(&symbol, signature(&[POINTER; 7], &[]))?;
+    let id = assembly.declare(&symbol, signature(&[POINTER; ARGUMENTS], &[]))?;
     if spec.is_wide(level) {
         assembly.assemble(id, |code| wide::assemble(code, spec, is_ring))?;
     } else {

@@ -19,7 +19,7 @@ pub(super) fn define(
     let cache = &spec.cache;
     let rows_of = if is_ring { ring_start } else { plane_rows };
     assembly.define(id, |b| {
-        let [context, keys, values, cos, sin, begin, end] = b.params();
+        let [context, keys, values, cos, sin, begin, end, first, behind] = b.params();
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
         let width = cache.key_width.max(cache.value_width);
@@ -33,7 +33,7 @@ pub(super) fn define(
             let place = b.load_count(span, offset_of!(RowSpans, write_row) as i32);
             let keys = b.element(keys, row, spec.key.0 as i64 * 4);
             let values = b.element(values, row, spec.value.0 as i64 * 4);
-            b.for_count(cache.kv_heads as i64, 1, |b, head| {
+            b.for_range(first, behind, 1, |b, head| {
                 let from = b.element(keys, head, spec.key.1 as i64 * 4);
                 let key = Head { from, to: aside, width: cache.key_width, number };
                 move_head(b, &key, angles.as_ref());

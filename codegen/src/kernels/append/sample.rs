@@ -8,6 +8,7 @@ use std::mem::offset_of;
 
 use weir_abi::{LayerCall, RowSpans, StepContext};
 
+use super::ARGUMENTS;
 use crate::emit::{Assembly, Body, EmitError, FuncId, INT, InstBuilder, IntCC, POINTER};
 use crate::kernels::attention::{CacheShape, Moves, is_block, plane_rows, ring_start};
 use crate::kernels::lots;
@@ -21,8 +22,8 @@ pub(super) fn define(
     write: FuncId,
 ) -> Result<(), EmitError> {
     assembly.define(id, |b| {
-        let arguments: [_; 7] = b.params();
-        let [context, .., begin, end] = arguments;
+        let arguments: [_; ARGUMENTS] = b.params();
+        let [context, .., begin, end, first_head, behind_head] = arguments;
         let layer = b.load(POINTER, context, offset_of!(StepContext, layer) as i32);
         let spans = b.load(POINTER, layer, offset_of!(LayerCall, spans) as i32);
         let number = b.load(INT, layer, offset_of!(LayerCall, layer) as i32);
@@ -40,7 +41,7 @@ pub(super) fn define(
                     offset_of!(RowSpans, reservoir_rows),
                 ]
                 .map(|field| b.load_count(span, field as i32));
-                b.for_count(cache.kv_heads as i64, 1, |b, head| {
+                b.for_range(first_head, behind_head, 1, |b, head| {
                     let hash = lots::hash(b, seed, number, head, position);
                     // A number below the rank: the upper half of the product.
                     let hash = b.ins().uextend(POINTER, hash);

@@ -43,7 +43,7 @@ const SPAN: AsmRegister64 = r11;
 const FROM: AsmRegister64 = rax;
 const TO: AsmRegister64 = r14;
 const HEAD_STRIDE: AsmRegister64 = r15;
-const HEADS: AsmRegister32 = ebp;
+const HEADS: AsmRegister64 = rbp;
 /// Free between rows, when the context has been read.
 const SPARE: AsmRegister64 = rdi;
 /// From the first code of a row and head to its scale.
@@ -52,6 +52,32 @@ const TO_SCALE: AsmRegister64 = rdi;
 const ASIDE: AsmRegister64 = rsp;
 
 const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
+
+/// What the kernel keeps on the stack behind the row that lies aside and its constants.
+struct Frame {
+    begin: usize,
+}
+
+impl Frame {
+    fn of(begin: usize) -> Frame {
+        Frame { begin }
+    }
+
+    /// The stack pointer that was.
+    fn stack_before(&self) -> AsmMemoryOperand {
+        qword_ptr(ASIDE + self.begin)
+    }
+
+    /// The first head that is written.
+    fn first_head(&self) -> AsmMemoryOperand {
+        qword_ptr(ASIDE + self.begin + 8)
+    }
+
+    /// How many are.
+    fn heads(&self) -> AsmMemoryOperand {
+        qword_ptr(ASIDE + self.begin + 16)
+    }
+}
 
 /// Constants in every lane of their registers.
 fn constants(number: CacheType) -> Vec<(AsmRegisterYmm, u32)> {
@@ -125,7 +151,15 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     for register in SAVED {
         code.push(register)?;
     }
-    code.mov(rax, qword_ptr(rsp + (SAVED.len() + 1) * 8))?;
+    // Behind what is saved and the address to return to: the row behind the last, the first head, the
+    // head behind the last.
+    let [last_row, first_head, last_head] =
+        [0, 1, 2].map(|number| qword_ptr(rsp + (SAVED.len() + 1 + number) * 8));
+    code.mov(HEAD_STRIDE, first_head)?;
+    code.mov(TO, last_head)?;
+    code.sub(TO, HEAD_STRIDE)?;
+    code.jle(done)?;
+    code.mov(rax, last_row)?;
     code.sub(rax, LEFT)?;
     code.jle(done)?;
     code.mov(LAYER, qword_ptr(CONTEXT + offset_of!(StepContext, layer)))?;
@@ -136,16 +170,20 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
         code.add(place, SPARE)?;
     }
     code.mov(LEFT, rax)?;
+    for (place, head_floats) in [(KEYS, spec.key.1), (VALUES, spec.value.1)] {
+        code.imul_3(SPARE, HEAD_STRIDE, head_floats as i32 * 4)?;
+        code.add(place, SPARE)?;
+    }
     let aside = bytes_aside(spec);
     let stacked = codes::stacked_constants(number);
-    // Whole lines, constants behind them, and above these the stack pointer that was.
-    let frame = aside + stacked.len() * codes::VECTOR;
-    if frame > 0 {
-        code.mov(SPARE, rsp)?;
-        code.sub(rsp, (frame + LINE) as i32)?;
-        code.and(rsp, -(LINE as i32))?;
-        code.mov(qword_ptr(ASIDE + frame), SPARE)?;
-    }
+    // Whole lines, constants behind them, and above these the heads and the stack pointer that was.
+    let frame = Frame::of(aside + stacked.len() * codes::VECTOR);
+    code.mov(SPARE, rsp)?;
+    code.sub(rsp, (frame.begin + LINE) as i32)?;
+    code.and(rsp, -(LINE as i32))?;
+    code.mov(frame.stack_before(), SPARE)?;
+    code.mov(frame.first_head(), HEAD_STRIDE)?;
+    code.mov(frame.heads(), TO)?;
     let constants = constants(number);
     if !constants.is_empty() {
         code.lea(SPARE, ptr(data))?;
@@ -167,9 +205,9 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
 
     code.set_label(&mut next_row)?;
     for plane in planes(spec, is_ring) {
-        places(code, &plane, number)?;
+        places(code, &plane, number, &frame)?;
         let rows = if plane.is_key { KEY_BLOCK } else { 1 };
-        each_head(code, spec, |code| {
+        each_head(code, &frame, |code| {
             if is_coded {
                 code_place(&plane).prefetch(code, plane.bytes)?;
             } else {
@@ -193,9 +231,9 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
             true => Place::Codes { is_aside },
             false => Place::Cache { number, step: if is_key { KEY_BLOCK } else { 1 } },
         };
-        places(code, &plane, number)?;
+        places(code, &plane, number, &frame)?;
         code.mov(FROM, plane.rows)?;
-        each_head(code, spec, |code| {
+        each_head(code, &frame, |code| {
             if is_coded {
                 codes::begin(code)?;
             }
@@ -227,9 +265,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     }
     code.dec(LEFT)?;
     code.jnz(next_row)?;
-    if frame > 0 {
-        code.mov(rsp, qword_ptr(ASIDE + frame))?;
-    }
+    code.mov(rsp, frame.stack_before())?;
 
     code.set_label(&mut done)?;
     code.vzeroupper()?;
@@ -251,9 +287,9 @@ pub(super) fn floats(base: AsmRegister64, number: usize) -> AsmMemoryOperand {
     ymmword_ptr(base + number * 4)
 }
 
-/// The place of the first number of the row's first head, and how far the next head's is; of codes
+/// The place of the first number of the first head that is written, and how far the next head's is; of codes
 /// how far the scale is, too.
-fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted {
+fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType, frame: &Frame) -> Emitted {
     let is_coded = number.is_coded();
     code.mov(r14d, dword_ptr(SPAN + offset_of!(RowSpans, write_slot)))?;
     code.imul_2(TO, qword_ptr(LAYER + plane.slot_stride))?;
@@ -295,16 +331,19 @@ fn places(code: &mut CodeAssembler, plane: &Plane, number: CacheType) -> Emitted
         code.sub(rax, TO)?;
         code.mov(TO_SCALE, rax)?;
     }
-    code.mov(HEAD_STRIDE, qword_ptr(LAYER + plane.head_stride))
+    code.mov(HEAD_STRIDE, qword_ptr(LAYER + plane.head_stride))?;
+    code.mov(rax, frame.first_head())?;
+    code.imul_2(rax, HEAD_STRIDE)?;
+    code.add(TO, rax)
 }
 
 fn each_head(
     code: &mut CodeAssembler,
-    spec: &AppendSpec,
+    frame: &Frame,
     body: impl FnOnce(&mut CodeAssembler) -> Emitted,
 ) -> Emitted {
     let mut next = code.create_label();
-    code.mov(HEADS, spec.cache.kv_heads as i32)?;
+    code.mov(HEADS, frame.heads())?;
     code.set_label(&mut next)?;
     body(code)?;
     code.dec(HEADS)?;

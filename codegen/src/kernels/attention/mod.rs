@@ -93,6 +93,11 @@ impl ScoreSpec {
     }
 }
 
+/// Rows of a step from which on each thread has heads of all rows, from the product that gives queries,
+/// keys and values to attention. Units that are taken in turn are known early, so that their first cache
+/// rows can be asked for; with fewer rows, of as many sequences, that counts for more.
+pub const ROWS_BY_HEAD: usize = 32;
+
 /// Attention; strides count floats.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendSpec {
@@ -108,6 +113,8 @@ pub struct AttendSpec {
     pub output_row: usize,
     /// Chunks of a row's ranges for which threads have memory to share.
     pub shared_chunks: usize,
+    /// Most rows of a call.
+    pub max_rows: usize,
 }
 
 impl AttendSpec {
@@ -155,7 +162,7 @@ impl AttendSpec {
             },
         };
         format!(
-            "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-{}",
+            "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-r{}-{}",
             self.score.heads,
             self.cache.symbol(),
             self.score.scale.to_bits(),
@@ -165,6 +172,7 @@ impl AttendSpec {
             self.query.1,
             self.output_row,
             self.shared_chunks,
+            self.max_rows,
             version,
         )
     }
@@ -172,7 +180,7 @@ impl AttendSpec {
 
 /// Emits (context, query, sinks or null, output, shared memory, thread, threads, number of the work):
 /// attention of all rows of the step. Every thread of the team calls it, and it deals out the work by
-/// a fixed rule or, on wide levels and with many rows, as threads draw numbers. It may wait for the
+/// a fixed rule or, on wide levels and with many rows, as threads come to it. It may wait for the
 /// team in between.
 pub fn emit_attend(
     assembly: &mut Assembly,

@@ -2,8 +2,9 @@
 //! combined with what.
 //!
 //! Consecutive rows of a step that read the same slots, from nearly the same rows on, form a tile;
-//! with the query heads of one key/value head it is a unit of work, and threads take units in turn, or
-//! with many rows as they come to them. A unit walks its ranges in chunks of [`CHUNK`] cache rows and
+//! with the query heads of one key/value head it is a unit of work. Threads take units in turn; with many
+//! rows they have those of their heads, whose queries and cache rows they wrote, and who is done takes
+//! another's. A unit walks its ranges in chunks of [`CHUNK`] cache rows and
 //! those in tiles of [`KEY_TILE`], which begin at multiples of it in the planes, so that rows whose
 //! ranges begin at different places (a sliding window's) share them. Scores and values are products of
 //! register blocks (`tile`), for keys lie in blocks of one number after another. Tiles that no row
@@ -48,15 +49,17 @@ mod tiles;
 
 use std::mem::offset_of;
 
-use weir_abi::{CacheRange, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext};
+use weir_abi::{CacheRange, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext, TakeOf};
 
 use super::block::{Part, is_block};
 use super::heads::range_of_head;
 use super::scratch::Scratch;
 use super::tile::{self, Tile};
 use super::vector::Instructions;
-use super::{AttendSpec, RangeOfRow, Unpack, layer_field, range_of_row};
-use crate::emit::{Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value};
+use super::{AttendSpec, ROWS_BY_HEAD, RangeOfRow, Unpack, layer_field, range_of_row};
+use crate::emit::{
+    Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, Work,
+};
 
 use self::ahead::{Ahead, Next};
 pub(super) use self::split::bytes as shared_bytes;
@@ -66,10 +69,6 @@ use self::steps::Steps;
 pub(super) const CHUNK: i64 = 512;
 const TILE: i64 = KEY_TILE as i64;
 const SPAN: i64 = size_of::<RowSpans>() as i64;
-/// Rows of a step from which on threads draw units. A unit that is taken in turn is known early, so its
-/// first cache rows can be asked for; with fewer rows, of as many sequences, that counts for more.
-const ROWS_TO_DRAW: usize = 32;
-
 pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
@@ -119,8 +118,8 @@ pub(super) fn define(
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
-        let draws = b.has_rows(rows, threads, ROWS_TO_DRAW);
-        let team = Team { thread, threads, work, draws };
+        let by_head = b.has_rows(rows, threads, ROWS_BY_HEAD);
+        let team = Team { thread, threads, work, by_head };
         // No unit has more queries than all rows together.
         let queries = b.mul_const(rows, unit.heads());
         let least = b.int(tile::amx::LEAST as i64);
@@ -144,7 +143,7 @@ pub(super) fn define(
                 Vec::new()
             },
             |b| {
-                unit.all_tiles(b, rows, &operands, &team);
+                unit.all_units(b, rows, &operands, &team);
                 Vec::new()
             },
         );
@@ -198,8 +197,18 @@ struct Team {
     threads: Value,
     /// Number of the work.
     work: Value,
-    /// Whether threads draw the numbers of units instead of taking them in turn.
-    draws: Value,
+    /// Whether threads have units of their heads and help each other, instead of taking units in turn.
+    by_head: Value,
+}
+
+/// The units of a step, by tiles of rows and parts of their heads.
+struct Units {
+    /// First row of each tile, and the row behind the last; 32 bits each.
+    starts: Value,
+    tiles: Value,
+    count: Value,
+    /// Whether a part's units follow each other, instead of a tile's.
+    by_head: Value,
 }
 
 /// The range that is being walked, and what is asked for meanwhile.
@@ -222,13 +231,20 @@ struct Chunk {
 }
 
 impl Team {
-    /// The unit that a thread computes first, or after the one before.
-    fn next_unit(&self, b: &mut Body<'_>, context: Value, before: Option<Value>) -> Value {
-        let in_turn = |b: &mut Body<'_>| match before {
-            None => vec![self.thread],
-            Some(before) => vec![b.add(before, self.threads)],
+    /// The units that a thread computes first: from one to behind another, in steps.
+    fn first_units(&self, b: &mut Body<'_>, context: Value, count: Value) -> [Value; 3] {
+        let taken = |b: &mut Body<'_>| {
+            let [begin, end] = self.take(b, context, count);
+            vec![begin, end, b.int(1)]
         };
-        b.if_else(self.draws, |b| vec![b.draw(context, self.work)], in_turn)[0]
+        let units = b.if_else(self.by_head, taken, |_| vec![self.thread, count, self.threads]);
+        [units[0], units[1], units[2]]
+    }
+
+    /// A part of this thread's units, or of another one's where all of these are taken.
+    fn take(&self, b: &mut Body<'_>, context: Value, items: Value) -> [Value; 2] {
+        let work = Work { number: self.work, items, together: 1, of: TakeOf::Any };
+        b.take([context, self.thread], &work)
     }
 
     /// Whether the next number is this thread's; numbers are counted in `state + offset`.
@@ -288,46 +304,73 @@ impl Unit<'_> {
         });
     }
 
-    /// All tiles of the step, in turn among the threads or as they come to them.
-    fn all_tiles(&self, b: &mut Body<'_>, rows: Value, operands: &Operands, team: &Team) {
-        // First row of the tile, number of the unit, number of this thread's next one.
-        let state = b.stack(24);
-        let zero = b.int(0);
-        let own = team.next_unit(b, self.context, None);
-        b.store(zero, state, 0);
-        b.store(zero, state, 8);
-        b.store(own, state, 16);
-        let one = b.int(1);
-        let behind = b.add_const(rows, 1);
-        b.for_range(one, behind, 1, |b, row| {
-            let start = b.load(POINTER, state, 0);
-            let is_row = b.compare(IntCC::SignedLessThan, row, rows);
-            let ends =
-                b.if_else(is_row, |b| vec![self.divides(b, start, row)], |b| vec![b.int(1)])[0];
-            let ends = b.compare_const(IntCC::NotEqual, ends, 0);
-            b.if_then(ends, |b| {
-                b.for_count(self.parts(), 1, |b, part| {
-                    let number = b.load(POINTER, state, 8);
-                    let behind = b.add_const(number, 1);
-                    b.store(behind, state, 8);
-                    let own = b.load(POINTER, state, 16);
-                    let is_mine = b.compare(IntCC::Equal, number, own);
-                    b.if_then(is_mine, |b| {
-                        let next = self.next(b, [start, row, is_row], part, team);
-                        let rows = RowsOfTile { start, count: b.sub(row, start), part, next };
-                        self.prepare(b, &rows, operands);
-                        self.each_chunk(b, &rows, |b, walk, chunk| {
-                            self.chunk(b, &rows, walk, chunk);
-                            self.combine(b, &rows);
-                        });
-                        self.finish(b, &rows, operands);
-                        let own = team.next_unit(b, self.context, Some(number));
-                        b.store(own, state, 16);
-                    });
+    /// All units of the step that are this thread's.
+    fn all_units(&self, b: &mut Body<'_>, rows: Value, operands: &Operands, team: &Team) {
+        let units = self.divide(b, rows, team);
+        let [first, end, step] = team.first_units(b, self.context, units.count);
+        b.for_numbers(
+            [first, end],
+            |b, number| {
+                let [start, behind, part] = self.place(b, &units, number);
+                let next = b.add(number, step);
+                let rows = RowsOfTile {
+                    start,
+                    count: b.sub(behind, start),
+                    part,
+                    next: self.next(b, &units, next),
+                };
+                self.prepare(b, &rows, operands);
+                self.each_chunk(b, &rows, |b, walk, chunk| {
+                    self.chunk(b, &rows, walk, chunk);
+                    self.combine(b, &rows);
                 });
-                b.store(row, state, 0);
-            });
+                self.finish(b, &rows, operands);
+                next
+            },
+            |b| {
+                let none = |b: &mut Body<'_>| vec![b.int(0), b.int(0)];
+                let more = |b: &mut Body<'_>| team.take(b, self.context, units.count).to_vec();
+                let more = b.if_else(team.by_head, more, none);
+                [more[0], more[1]]
+            },
+        );
+    }
+
+    /// Finds the tiles of a step's rows.
+    fn divide(&self, b: &mut Body<'_>, rows: Value, team: &Team) -> Units {
+        let starts = b.stack((self.spec.max_rows as u32 + 1) * 4);
+        let [zero, one] = [0, 1].map(|number| b.int(number));
+        b.store_count(zero, starts, 0);
+        // The tile that grows: its number and its first row.
+        let first = b.min(rows, one);
+        let found = b.fold_range(one, rows, 1, &[first, zero], |b, row, found| {
+            let [tiles, start] = [found[0], found[1]];
+            let ends = self.divides(b, start, row);
+            let ends = b.compare_const(IntCC::NotEqual, ends, 0);
+            // Written in any case; where the tile goes on the next row is written there again.
+            let place = b.element(starts, tiles, 4);
+            b.store_count(row, place, 0);
+            let behind = b.add_const(tiles, 1);
+            vec![b.select(ends, behind, tiles), b.select(ends, row, start)]
         });
+        let tiles = found[0];
+        let place = b.element(starts, tiles, 4);
+        b.store_count(rows, place, 0);
+        let count = b.mul_const(tiles, self.parts());
+        Units { starts, tiles, count, by_head: team.by_head }
+    }
+
+    /// The rows of a unit, from the first to behind the last, and the part of their heads.
+    fn place(&self, b: &mut Body<'_>, units: &Units, number: Value) -> [Value; 3] {
+        let parts = b.int(self.parts());
+        let divisor = b.select(units.by_head, units.tiles, parts);
+        let quotient = b.ins().udiv(number, divisor);
+        let whole = b.mul(quotient, divisor);
+        let rest = b.sub(number, whole);
+        let tile = b.select(units.by_head, rest, quotient);
+        let part = b.select(units.by_head, quotient, rest);
+        let place = b.element(units.starts, tile, 4);
+        [b.load_count(place, 0), b.load_count(place, 4), part]
     }
 
     /// Not 0 if `row` begins a new tile: the one that begins at `start` is full, or reads other

@@ -8,7 +8,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::{MatmulSpec, decode};
+use super::{Apart, MatmulSpec, decode};
 use crate::pack::GROUP;
 
 /// Input row of the tile.
@@ -174,8 +174,9 @@ pub(super) fn assemble(
     let slots_end = saved.len() * 8;
     let slot = |index: usize| qword_ptr(rbp - (slots_end + (index + 1) * 8) as i32);
     let (weights, output, bias, residual) = (slot(0), slot(1), slot(2), slot(3));
-    let (full_groups, rows_left, groups_left) = (slot(4), slot(5), slot(6));
-    code.sub(rsp, (7 * 8 + version.scratch_bytes()) as i32)?;
+    let (full_groups, rows_left) = (slot(4), slot(5));
+    let left = GroupsLeft { of_tiles: slot(6), of_run: slot(7), of_all: slot(8) };
+    code.sub(rsp, (9 * 8 + version.scratch_bytes()) as i32)?;
     code.and(rsp, -64)?;
 
     let mut nothing = code.create_label();
@@ -189,8 +190,20 @@ pub(super) fn assemble(
     code.add(rsi, r11)?;
     code.imul_3(r11, r10, group_outputs as i32)?;
     for (place, register) in [(weights, rsi), (output, rdx), (bias, rcx), (residual, r8)] {
-        if register != rsi {
-            code.add(register, r11)?;
+        match (spec.apart, register == rdx) {
+            (Some(Apart { groups, stride }), true) => {
+                let [run, of_run] = [INPUT, WEIGHTS];
+                code.mov(run, r10)?;
+                code.shr(run, groups.trailing_zeros())?;
+                code.imul_3(run, run, stride as i32 * 4)?;
+                code.mov(of_run, r10)?;
+                code.and(of_run, groups as i32 - 1)?;
+                code.imul_3(of_run, of_run, group_outputs as i32)?;
+                code.add(rdx, run)?;
+                code.add(rdx, of_run)?;
+            }
+            _ if register != rsi => code.add(register, r11)?,
+            _ => {}
         }
         code.mov(place, register)?;
     }
@@ -217,8 +230,17 @@ pub(super) fn assemble(
     code.cmp(r9, r11)?;
     code.cmovg(r9, r11)?;
     code.mov(r11, full_groups)?;
-    code.mov(groups_left, r11)?;
-    all_groups(code, spec, version, [end, groups_left])?;
+    code.mov(left.of_tiles, r11)?;
+    if let Some(Apart { groups, .. }) = spec.apart {
+        code.mov(left.of_all, r11)?;
+        // The first run may have begun.
+        code.mov(r11, first)?;
+        code.and(r11, groups as i32 - 1)?;
+        code.neg(r11)?;
+        code.add(r11, groups as i32)?;
+        code.mov(left.of_run, r11)?;
+    }
+    all_groups(code, spec, version, end, &left)?;
     code.sub(rows_left, portion as i32)?;
     code.jle(done)?;
     code.mov(r11, (portion * spec.input_row_bytes()) as i64)?;
@@ -244,13 +266,48 @@ pub(super) fn assemble(
     version.data(code)
 }
 
+/// Counts of full groups, in memory.
+struct GroupsLeft {
+    /// Those that tiles are chosen by: of all, or of a run where runs lie apart.
+    of_tiles: AsmMemoryOperand,
+    /// Where runs lie apart: of the run, and of all behind what tiles are chosen by.
+    of_run: AsmMemoryOperand,
+    of_all: AsmMemoryOperand,
+}
+
+impl GroupsLeft {
+    /// Takes the groups of a run, or what is left of all.
+    fn take_run(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
+        code.mov(r11, self.of_run)?;
+        code.cmp(r11, self.of_all)?;
+        code.cmovg(r11, self.of_all)?;
+        code.mov(self.of_tiles, r11)?;
+        code.sub(self.of_all, r11)
+    }
+
+    /// Goes on at the next run's outputs, if any group is left.
+    fn next_run(
+        &self,
+        code: &mut CodeAssembler,
+        Apart { groups, stride }: Apart,
+        again: CodeLabel,
+    ) -> Result<(), IcedError> {
+        code.mov(r11, ((stride - groups * GROUP) * 4) as i64)?;
+        code.add(rdx, r11)?;
+        code.mov(self.of_run, groups as i32)?;
+        code.cmp(self.of_all, 0)?;
+        code.jg(again)
+    }
+}
+
 /// All groups of one portion: rdi, rsi, rdx, rcx and r8 stand at its input, weights, output, bias and
 /// residual; r9 rows.
 fn all_groups(
     code: &mut CodeAssembler,
     spec: &MatmulSpec,
     version: &dyn Version,
-    [end, groups_left]: [AsmMemoryOperand; 2],
+    end: AsmMemoryOperand,
+    left: &GroupsLeft,
 ) -> Result<(), IcedError> {
     let group_outputs = GROUP * 4;
     let mut done = code.create_label();
@@ -261,11 +318,16 @@ fn all_groups(
             code.cmp(r9, plan.from_rows as i32)?;
             code.jl(next_plan)?;
         }
+        let mut next_run = code.create_label();
+        if spec.apart.is_some() {
+            bind(code, &mut next_run)?;
+            left.take_run(code)?;
+        }
         for groups in plan.groups {
             let mut again = code.create_label();
             let mut fewer = code.create_label();
             bind(code, &mut again)?;
-            code.cmp(groups_left, *groups as i32)?;
+            code.cmp(left.of_tiles, *groups as i32)?;
             code.jl(fewer)?;
             let shape = TileShape { rows: 0, groups: *groups, is_part: false };
             all_rows(code, spec, version, plan, shape)?;
@@ -273,9 +335,12 @@ fn all_groups(
             for register in [rdx, rcx, r8] {
                 advance(code, register, groups * group_outputs)?;
             }
-            code.sub(groups_left, *groups as i32)?;
+            code.sub(left.of_tiles, *groups as i32)?;
             code.jmp(again)?;
             bind(code, &mut fewer)?;
+        }
+        if let Some(apart) = spec.apart {
+            left.next_run(code, apart, next_run)?;
         }
         if spec.tail() > 0 {
             code.mov(r11, end)?;

@@ -127,6 +127,28 @@ pub(super) fn has_pair_products(level: IsaLevel) -> bool {
     matches!(level, IsaLevel::Avx512Pairs | IsaLevel::Amx)
 }
 
+/// Outputs whose runs of channels, of heads say, lie in memory of their own each, with all rows of a run
+/// together: what one thread writes and reads then shares no page with what another one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Apart {
+    /// Groups of a run, a power of two, [`TOGETHER`] at least.
+    pub groups: usize,
+    /// Floats from the begin of one run to the next one's.
+    pub stride: usize,
+}
+
+impl Apart {
+    /// Runs of so many channels, if they can lie apart.
+    pub fn of(channels: usize, stride: usize) -> Option<Self> {
+        let groups = channels / GROUP;
+        let is_possible = channels.is_multiple_of(GROUP)
+            && groups.is_power_of_two()
+            && groups >= TOGETHER
+            && stride <= i32::MAX as usize / 4;
+        is_possible.then_some(Self { groups, stride })
+    }
+}
+
 /// What a matrix product computes: shapes, format, arithmetic, epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatmulSpec {
@@ -140,8 +162,10 @@ pub struct MatmulSpec {
     pub residual: bool,
     /// Floats from one f32 input row to the next: of the kernel for `F32`, else of the quantiser.
     pub input_stride: usize,
-    /// Floats from one output row to the next.
+    /// Floats from one output row to the next, of a run where these lie apart.
     pub output_stride: usize,
+    /// Whether runs of outputs lie apart; then there is no residual, and all runs are whole.
+    pub apart: Option<Apart>,
     /// Whether input rows have their values in bf16, beside the codes of int8 or instead of the f32 of
     /// bf16: see [`MatmulSpec::at`].
     pub in_bf16: bool,
@@ -157,6 +181,7 @@ impl MatmulSpec {
             residual: false,
             input_stride: layout.reduction,
             output_stride: layout.channels,
+            apart: None,
             in_bf16: false,
         }
     }
@@ -186,6 +211,13 @@ impl MatmulSpec {
         let span = self.layout.group_bytes().max(self.input_stride * 4).max(self.output_stride * 4);
         if span > i32::MAX as usize / 16 {
             return Err("a row of more than 128 MB");
+        }
+        if let Some(Apart { groups, stride }) = self.apart
+            && (self.residual
+                || !self.layout.channels.is_multiple_of(groups * GROUP)
+                || Apart::of(groups * GROUP, stride).is_none())
+        {
+            return Err("runs of outputs that can't lie apart");
         }
         match self.layout.format.blocks() {
             Some(blocks)
@@ -266,7 +298,7 @@ impl MatmulSpec {
         // Whether a record's scale was taken over a block or a row is nothing that a product sees.
         let compute = if self.compute.is_integer() { Compute::Int8 } else { self.compute };
         format!(
-            "matmul-{}-{}-{}x{}{}{}{}{}-x{}-y{}-{}",
+            "matmul-{}-{}-{}x{}{}{}{}{}-x{}-y{}{}-{}",
             self.layout.format.name(),
             compute.name(),
             self.layout.channels,
@@ -277,6 +309,8 @@ impl MatmulSpec {
             if self.in_bf16 { "-bf16" } else { "" },
             self.input_row_bytes(),
             self.output_stride,
+            self.apart
+                .map_or(String::new(), |Apart { groups, stride }| format!("-{groups}at{stride}")),
             self.version(level).name(),
         )
     }

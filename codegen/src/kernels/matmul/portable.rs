@@ -4,7 +4,7 @@
 //! accumulators stay in registers over the whole reduction. For each group of channels all rows are
 //! computed, so that weights come from memory once, and then from the cache.
 
-use super::{BEGIN, MINUS_SUM, MatmulSpec, decode};
+use super::{Apart, BEGIN, MINUS_SUM, MatmulSpec, decode};
 use crate::emit::{
     Assembly, BYTES, Body, EmitError, FLOAT, FuncId, INT, INTS, InstBuilder, IntCC, LANES, Value,
     types,
@@ -57,10 +57,19 @@ pub(super) fn define(
         b.for_range(begin, end, 1, |b, group| {
             let is_last = b.compare_const(IntCC::Equal, group, layout.groups() as i64 - 1);
             let at_group = |b: &mut Body<'_>, base| b.element(base, group, GROUP as i64 * 4);
+            let output = match spec.apart {
+                None => at_group(b, output),
+                Some(Apart { groups, stride }) => {
+                    let run = b.ins().ushr_imm_u(group, i64::from(groups.trailing_zeros()));
+                    let of_run = b.ins().band_imm_s(group, groups as i64 - 1);
+                    let run = b.element(output, run, stride as i64 * 4);
+                    b.element(run, of_run, GROUP as i64 * 4)
+                }
+            };
             let at = Place {
                 input,
                 weights: b.element(weights, group, layout.group_bytes() as i64),
-                output: at_group(b, output),
+                output,
                 bias: at_group(b, bias),
                 residual: at_group(b, residual),
                 is_last,

@@ -124,10 +124,10 @@ pub(super) fn check_append(
         let context = StepContext { layer: &layer, rotary_rows: places.as_ptr(), ..context() };
         let mut inputs =
             [&key, &value, &cos, &sin].map(|floats| Guarded::new(&bytes(floats), side));
-        for (begin, end) in [(0, rows / 2), (rows / 2, rows)] {
+        for share in shares_of_heads(rows, kv_heads) {
             let mut words = vec![std::ptr::from_ref(&context) as u64];
             words.extend(inputs.iter_mut().map(|input| input.bytes().as_ptr().addr() as u64));
-            words.extend([begin as u64, end as u64]);
+            words.extend(share.into_iter().map(|item| item as u64));
             let mut arguments: Vec<Argument<'_>> = words.into_iter().map(Argument::Count).collect();
             kernel.code.call_kernel(&kernel.name, &mut arguments);
         }
@@ -287,7 +287,7 @@ fn rows_that_leave_the_ring_are_sampled() {
                     StepContext { layer: &layer, rotary_rows: places.as_ptr(), ..context() };
                 let mut words = vec![std::ptr::from_ref(&context) as u64];
                 words.extend([&key, &value].map(|floats| floats.as_ptr().addr() as u64));
-                words.extend([0, 0, 0, SLOTS as u64]);
+                words.extend([0, 0, 0, SLOTS as u64, 0, kv_heads as u64]);
                 let mut arguments: Vec<Argument<'_>> =
                     words.into_iter().map(Argument::Count).collect();
                 kernel.code.call_kernel(&kernel.name, &mut arguments);

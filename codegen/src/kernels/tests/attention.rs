@@ -131,6 +131,7 @@ impl Case {
             query: (query_row, key_width),
             output_row: heads * value_width + 1,
             shared_chunks: AttendSpec::chunks(CACHE_ROWS),
+            max_rows: rows,
         };
         let mut spans = pattern.spans(random, rows);
         if block.is_some() {

@@ -109,6 +109,7 @@ fn check_weights(random: &mut Random, exp: &Kernel, is_coded: bool, level: IsaLe
         query: (8, 8),
         output_row: 8,
         shared_chunks: 1,
+        max_rows: 1,
     };
     let queries = random.below(11);
     let apart = 1 + random.below(3);

@@ -34,7 +34,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 
-use weir_abi::StepContext;
+use weir_abi::{StepContext, WORKS};
 
 use self::guard::{Guarded, Side};
 use crate::emit::{Assembly, EmitError, FuncId};
@@ -97,8 +97,22 @@ impl Kernel {
     /// All buffers lie between pages without access: once against the one before, once against the
     /// one behind.
     fn run(&self, inputs: &[Input<'_>], output: usize, items: usize) -> Vec<f32> {
+        self.run_shares(inputs, output, &[vec![0, items / 2], vec![items / 2, items]])
+    }
+
+    /// The same for a kernel whose share is rows and heads: some rows of all heads, others of some heads.
+    fn run_heads(
+        &self,
+        inputs: &[Input<'_>],
+        output: usize,
+        [rows, heads]: [usize; 2],
+    ) -> Vec<f32> {
+        self.run_shares(inputs, output, &shares_of_heads(rows, heads))
+    }
+
+    fn run_shares(&self, inputs: &[Input<'_>], output: usize, shares: &[Vec<usize>]) -> Vec<f32> {
         let [got, again] =
-            [Side::Begin, Side::End].map(|side| self.run_beside(inputs, output, items, side));
+            [Side::Begin, Side::End].map(|side| self.run_beside(inputs, output, shares, side));
         let same = got.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(same, "{}: results depend on where buffers lie", self.name);
         got
@@ -108,7 +122,7 @@ impl Kernel {
         &self,
         inputs: &[Input<'_>],
         output: usize,
-        items: usize,
+        shares: &[Vec<usize>],
         side: Side,
     ) -> Vec<f32> {
         let mut out = Guarded::new(&bytes(&vec![POISON; output]), side);
@@ -124,8 +138,8 @@ impl Kernel {
             None => input.address(),
         });
         let before: Vec<u64> = before.chain([out.bytes().as_mut_ptr() as u64]).collect();
-        for (begin, end) in [(0, items / 2), (items / 2, items)] {
-            let words = before.iter().copied().chain([begin as u64, end as u64]);
+        for share in shares {
+            let words = before.iter().copied().chain(share.iter().map(|item| *item as u64));
             let mut arguments: Vec<Argument<'_>> = words.map(Argument::Count).collect();
             self.code.call_kernel(&self.name, &mut arguments);
         }
@@ -157,8 +171,9 @@ impl Kernel {
     /// Calls a kernel by a team of threads with these words, each thread's place in the team, and
     /// more words.
     fn call_team(&self, words: &[u64], threads: usize, more: &[u64]) -> Arc<TestTeam> {
-        let [drawn, taken, parts] = [(); 3].map(|()| AtomicU32::new(0));
-        let team = Arc::new(TestTeam { barrier: Barrier::new(threads), drawn, taken, parts });
+        let taken = std::array::from_fn(|_| AtomicU32::new(0));
+        let parts = AtomicU32::new(0);
+        let team = Arc::new(TestTeam { barrier: Barrier::new(threads), taken, parts });
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let team = Arc::clone(&team);
@@ -175,13 +190,17 @@ impl Kernel {
     }
 }
 
+/// Rows and heads in shares: first row, row behind the last, first head, head behind the last.
+fn shares_of_heads(rows: usize, heads: usize) -> [Vec<usize>; 3] {
+    let (row, head) = (rows / 2, heads / 2);
+    [vec![0, row, 0, heads], vec![row, rows, 0, head], vec![row, rows, head, heads]]
+}
+
 /// Threads that call a kernel together, which is their only work.
 struct TestTeam {
     barrier: Barrier,
-    /// Numbers drawn.
-    drawn: AtomicU32,
-    /// Items taken, in order and whoever asks.
-    taken: AtomicU32,
+    /// Items taken of each work, in order and whoever asks.
+    taken: [AtomicU32; WORKS as usize],
     /// In how many parts.
     parts: AtomicU32,
 }
@@ -194,15 +213,16 @@ thread_local! {
 extern "C" fn wait_for_team(_: *const c_void, _: u32) {
     TEAM.with_borrow(|team| team.as_ref().expect("a thread of a team").barrier.wait());
 }
-extern "C" fn draw_of_team(_: *const c_void, work: u32) -> u32 {
-    assert_eq!(work, 0);
-    let drawn = |team: &TestTeam| team.drawn.fetch_add(1, Ordering::Relaxed);
-    TEAM.with_borrow(|team| drawn(team.as_ref().expect("a thread of a team")))
-}
-extern "C" fn take_of_team(_: *const c_void, _: u32, work: u32, items: u32, least: u32) -> u64 {
-    assert_eq!(work, 0);
+extern "C" fn take_of_team(
+    _: *const c_void,
+    _: u32,
+    work: u32,
+    items: u32,
+    least: u32,
+    _: u32,
+) -> u64 {
     let take = |team: &TestTeam| {
-        let begin = team.taken.fetch_add(least, Ordering::Relaxed);
+        let begin = team.taken[work as usize].fetch_add(least, Ordering::Relaxed);
         if begin >= items {
             return 0;
         }
@@ -257,7 +277,6 @@ pub(crate) fn context() -> StepContext {
         logits: null_mut(),
         barrier: no_barrier,
         take: take_of_team,
-        draw: draw_of_team,
         fault: no_fault,
         team: null(),
         rows: 0,

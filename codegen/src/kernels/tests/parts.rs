@@ -44,7 +44,7 @@ fn parts_of_a_product_have_its_bits() {
     };
     let plan = SegmentPlan {
         name: "product".into(),
-        steps: vec![Step { kernel: product, phase: 0, work: 0 }],
+        steps: vec![Step::new(product, 0)],
         buffers: Vec::new(),
         weights: Vec::new(),
         arena_bytes: 0,

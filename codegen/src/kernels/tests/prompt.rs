@@ -78,6 +78,7 @@ impl Prompt {
             query: (heads * key_width, key_width),
             output_row: heads * value_width,
             shared_chunks: AttendSpec::chunks(1),
+            max_rows: 1,
         };
         let (sinks, recent) = (random.below(5), 1 + random.below(20));
         let candidates = 1 + random.below(200);

@@ -207,7 +207,7 @@ pub(super) fn check_rotation(
     let context = StepContext { rotary_rows: chosen.as_ptr(), ..context() };
     let given =
         [Input::Context(&context), Input::floats(&x), Input::floats(&cos), Input::floats(&sin)];
-    let got = kernel.run(&given, rows * y_row, rows);
+    let got = kernel.run_heads(&given, rows * y_row, [rows, heads]);
     for (index, got) in got.chunks(head_width).enumerate() {
         let (row, head) = (index / heads, index % heads);
         let x = &x[row * x_row + head * head_width..][..head_width];

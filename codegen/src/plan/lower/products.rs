@@ -72,6 +72,7 @@ impl Lowering<'_> {
             residual: residual.is_some(),
             input_stride,
             output_stride: output.row_stride,
+            apart: None,
             in_bf16: false,
         };
         let spec = self.longest(spec);

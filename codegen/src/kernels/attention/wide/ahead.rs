@@ -14,7 +14,7 @@ use std::mem::offset_of;
 
 use weir_abi::RowSpans;
 
-use super::{Part, RangeOfRow, SPAN, TILE, Team, Unit, Walk};
+use super::{Part, RangeOfRow, SPAN, TILE, Unit, Units, Walk};
 use crate::emit::{Body, InstBuilder, IntCC, Value};
 
 /// Bytes of rows of a range whose successor is asked for as a whole: a part of the second cache.
@@ -47,21 +47,12 @@ pub(super) struct Place {
 }
 
 impl Unit<'_> {
-    /// The unit of a tile of rows `start .. row` that a thread takes after `part`, or, where it draws
-    /// units, most likely takes. `is_row` says whether a row `row` exists.
-    pub(super) fn next(
-        &self,
-        b: &mut Body<'_>,
-        [start, row, is_row]: [Value; 3],
-        part: Value,
-        team: &Team,
-    ) -> Next {
-        let parts = b.int(self.parts());
-        let part = b.add(part, team.threads);
-        let is_same = b.compare(IntCC::SignedLessThan, part, parts);
-        let wrapped = b.ins().urem(part, parts);
-        let behind = b.select(is_row, row, start);
-        Next { row: b.select(is_same, start, behind), part: wrapped }
+    /// The unit with this number, which a thread most likely takes next; the last one if it is none.
+    pub(super) fn next(&self, b: &mut Body<'_>, units: &Units, number: Value) -> Next {
+        let last = b.add_const(units.count, -1);
+        let number = b.min(number, last);
+        let [row, _, part] = self.place(b, units, number);
+        Next { row, part }
     }
 }
 

@@ -84,7 +84,9 @@ fn format(random: &mut Random, kind: &str, reduction: usize) -> WeightFormat {
 /// unit, a block or a vector.
 fn specification(random: &mut Random, kind: &str, compute: Compute, rows: Rows) -> MatmulSpec {
     let is_long = rows == Rows::Portions && random.below(3) == 0;
-    let channels = match (rows, random.below(3)) {
+    let channels = match (rows, random.below(4)) {
+        // Runs of them may lie apart.
+        (_, 3) => 64 * (1 + random.below(3)),
         (Rows::Portions, _) => 1 + random.below(40),
         (_, 0) => 1 + random.below(16),
         (_, 1) => 16 * (1 + random.below(8)),
@@ -112,6 +114,13 @@ fn specification(random: &mut Random, kind: &str, compute: Compute, rows: Rows) 
     };
     // Other levels read rows in the form for AMX as well, but for pairs of bf16.
     if random.below(4) > 0 && !spec.is_all_bf16() { spec.at(IsaLevel::Amx) } else { spec }
+}
+
+/// Where an output lies.
+fn place(spec: &MatmulSpec, row: usize, channel: usize) -> usize {
+    let run = spec.apart.map_or(spec.layout.channels, |apart| apart.groups * GROUP);
+    let stride = spec.apart.map_or(0, |apart| apart.stride);
+    channel / run * stride + row * spec.output_stride + channel % run
 }
 
 /// A product with its operands.
@@ -142,7 +151,13 @@ enum By {
 }
 
 impl RandomCase {
-    fn new(random: &mut Random, spec: MatmulSpec, rows: usize, side: Side) -> RandomCase {
+    fn new(random: &mut Random, mut spec: MatmulSpec, rows: usize, side: Side) -> RandomCase {
+        if spec.layout.channels.is_multiple_of(64) && !spec.residual && random.below(3) > 0 {
+            let run = if spec.layout.channels == 128 { 64 << random.below(2) } else { 64 };
+            spec.output_stride = run + random.below(2) * random.below(20);
+            spec.apart = Apart::of(run, rows * spec.output_stride + random.below(9));
+            assert!(spec.apart.is_some());
+        }
         spec.supported().unwrap();
         let weight = Weight::new(random, spec.layout);
         let groups = spec.groups();
@@ -155,7 +170,7 @@ impl RandomCase {
             weight,
             input: inputs(random, &spec, rows),
             bias: random.units(channels),
-            before: random.units((rows - 1) * spec.output_stride + channels),
+            before: random.units(place(&spec, rows - 1, channels - 1) + 1),
             in_place: random.below(2) == 0,
             reads_far: random.below(2) == 0,
             spec,
@@ -198,8 +213,15 @@ impl RandomCase {
             By::Interpreter => self.by_interpreter(&image, &name, activations, &bias),
         };
         let output = floats(&output);
-        for (at, (got, before)) in output.iter().zip(&self.before).enumerate() {
-            if at % self.spec.output_stride >= self.spec.layout.channels {
+        let mut is_beside = vec![true; output.len()];
+        for row in 0..self.rows {
+            for channel in 0..self.spec.layout.channels {
+                is_beside[place(&self.spec, row, channel)] = false;
+            }
+        }
+        for (is_beside, (got, before)) in is_beside.into_iter().zip(output.iter().zip(&self.before))
+        {
+            if is_beside {
                 assert_eq!(got.to_bits(), before.to_bits(), "{name}: written between rows");
             }
         }
@@ -291,7 +313,7 @@ impl RandomCase {
             let rounded = &activations[row * spec.input_row_bytes()..];
             let x = Activations::check(spec, input, rounded);
             for channel in 0..spec.layout.channels {
-                let at = row * spec.output_stride + channel;
+                let at = place(spec, row, channel);
                 let bias = if spec.bias { self.bias[channel] } else { 0.0 };
                 let residual = if spec.residual { self.before[at] } else { 0.0 };
                 see(&x, channel, [bias, residual], output[at]);
