@@ -9,7 +9,9 @@ use weir_ir::{
 };
 
 use super::*;
-use crate::kernels::attention::{CacheShape, CacheType};
+use crate::kernels::attention::{CacheShape, CacheType, ROWS_BY_HEAD};
+use crate::kernels::matmul::{Apart, Compute};
+use crate::pack::{GROUP, WeightFormat};
 use crate::weights::WeightSource;
 
 fn chain() -> SegmentPlan {
@@ -232,4 +234,133 @@ fn rounded_rows_have_the_form_that_their_readers_take() {
             assert!(down.input_row_bytes() <= plan.buffers[*second].row_bytes);
         }
     }
+}
+
+const HEADS: usize = 2;
+
+/// The plan of queries, keys and values of two heads, rotated, written to the cache and attended to, for
+/// calls of so many rows; `more` adds kernels that read the product of all, which is buffer 0.
+fn attention_plan(max_rows: usize, more: impl FnOnce(&View) -> Vec<Kernel>) -> SegmentPlan {
+    let width = 3 * HEADS * WIDTH;
+    let layout = PackedLayout { channels: width, reduction: WIDTH, format: WeightFormat::F32 };
+    let all = View::dense(Root::Buffer(0), width, vec![width]);
+    let [query, key, value] = [0, 1, 2].map(|number| {
+        let part = all.sliced(0, number * HEADS * WIDTH, HEADS * WIDTH);
+        part.reshaped(vec![HEADS, WIDTH]).unwrap()
+    });
+    let rotated = View::dense(Root::Buffer(1), HEADS * WIDTH, vec![HEADS, WIDTH]);
+    let table = |slot| View::dense(Root::Weight(slot), 0, vec![8, WIDTH / 2]);
+    let rotation = Rotation { width: WIDTH, interleaved: false };
+    let angles = Angles { rotation, cos: table(1), sin: table(2) };
+    let cache = CacheShape {
+        kv_heads: HEADS,
+        key_width: WIDTH,
+        value_width: WIDTH,
+        number: CacheType::Int8,
+        block: None,
+        by_head: false,
+    };
+    let spec = AttendSpec {
+        cache,
+        score: crate::kernels::attention::ScoreSpec { heads: HEADS, scale: 1.0, softcap: 0.0 },
+        sinks: false,
+        query: (rotated.row_stride, WIDTH),
+        output_row: HEADS * WIDTH,
+        shared_chunks: 1,
+        max_rows,
+    };
+    let mut kernels = vec![
+        Kernel::Matmul {
+            spec: MatmulSpec::new(layout, Compute::F32),
+            input: View::dense(Root::Hidden, WIDTH, vec![WIDTH]),
+            weight: 0,
+            bias: None,
+            residual: None,
+            output: all.clone(),
+        },
+        Kernel::Rotary { x: query, y: rotated.clone(), angles: angles.clone() },
+        Kernel::Append { cache, key, value, angles: Some(angles), reservoir: None },
+    ];
+    kernels.extend(more(&all));
+    kernels.push(Kernel::Attend {
+        spec,
+        query: rotated,
+        sinks: None,
+        output: View::dense(Root::Buffer(2), HEADS * WIDTH, vec![HEADS * WIDTH]),
+        shared: Root::Buffer(3),
+    });
+    let mut row_bytes = vec![width * 4, HEADS * WIDTH * 4, HEADS * WIDTH * 4, 64, width * 4];
+    heads::rotate_in_place(&mut kernels, &mut row_bytes);
+    let apart = heads::lay_apart(&mut kernels, max_rows);
+    let steps = place::phases(kernels);
+    let (buffers, arena_bytes) = place::buffers(&steps, &row_bytes, &apart, max_rows);
+    let name = "attention".into();
+    let weights = Vec::new();
+    SegmentPlan { name, steps, buffers, weights, arena_bytes, max_rows, head: false }
+}
+
+/// What stands for each step of such a plan.
+fn divisions(plan: &SegmentPlan) -> Vec<(usize, Partition, Vec<usize>)> {
+    plan.steps.iter().map(|step| (step.phase, step.partition(), step.runs.clone())).collect()
+}
+
+#[test]
+fn heads_stay_with_a_thread_and_lie_apart() {
+    let mut plan = attention_plan(ROWS_BY_HEAD, |_| Vec::new());
+    verify(&plan).unwrap();
+    let groups = HEADS * WIDTH / GROUP;
+    let found = divisions(&plan);
+    assert_eq!(found.iter().map(|(phase, ..)| *phase).collect::<Vec<_>>(), [0, 1, 1, 2]);
+    assert_eq!(found[0].2, [0, groups, 2 * groups, 3 * groups]);
+    assert_eq!([&found[1].1, &found[2].1], [&Partition::Heads(HEADS); 2]);
+    let [product, rotary, append, attend] =
+        [0, 1, 2, 3].map(|step| plan.steps[step].kernel.clone());
+    let (Kernel::Matmul { spec: product, .. }, Kernel::Rotary { x, y, .. }) = (product, rotary)
+    else {
+        panic!("other kernels")
+    };
+    let (Kernel::Append { key, value, .. }, Kernel::Attend { spec, query, .. }) = (append, attend)
+    else {
+        panic!("other kernels")
+    };
+    assert_eq!([&y, &query], [&x; 2], "queries are rotated where they lie");
+    let Apart { groups, stride } = product.apart.unwrap();
+    assert_eq!(groups * GROUP, WIDTH);
+    assert!(stride >= ROWS_BY_HEAD * product.output_stride && stride % 32 == 16);
+    assert_eq!([x.offset, key.offset, value.offset], [0, 2 * stride, 4 * stride]);
+    assert_eq!(spec.query, (product.output_stride, stride));
+    assert_eq!(plan.buffers[1].bytes, 0, "nothing is left of what was rotated elsewhere");
+
+    plan.buffers[0].apart.as_mut().unwrap().stride -= 16;
+    assert!(verify(&plan).is_err());
+}
+
+#[test]
+fn rows_that_others_read_stay_rows() {
+    let copy = |all: &View| {
+        let output = View::dense(Root::Buffer(4), all.row_stride, all.dims.clone());
+        vec![Kernel::Map { op: MapOp::Copy, inputs: vec![all.clone()], output }]
+    };
+    let read = attention_plan(ROWS_BY_HEAD, copy);
+    let few = attention_plan(ROWS_BY_HEAD - 1, |_| Vec::new());
+    for (plan, is_rotated_aside) in [(&read, true), (&few, false)] {
+        verify(plan).unwrap();
+        let Kernel::Rotary { x, y, .. } = &plan.steps[1].kernel else { panic!("another kernel") };
+        assert_eq!(x != y, is_rotated_aside);
+        assert!(plan.buffers.iter().all(|buffer| buffer.apart.is_none()));
+    }
+    assert!(read.steps[0].runs.is_empty());
+    // A kernel that goes by rows, and writes what the next one reads, keeps that one by rows.
+    let norm = |all: &View| {
+        let heads =
+            all.sliced(0, HEADS * WIDTH, HEADS * WIDTH).reshaped(vec![HEADS, WIDTH]).unwrap();
+        let weight = View::dense(Root::Weight(3), 0, vec![WIDTH]);
+        let (kind, bias) = (NormKind::Rms, None);
+        vec![Kernel::Norm { kind, epsilon: 1e-6, x: heads.clone(), weight, bias, y: heads }]
+    };
+    let normed = attention_plan(ROWS_BY_HEAD, norm);
+    verify(&normed).unwrap();
+    let phases: Vec<usize> = divisions(&normed).iter().map(|(phase, ..)| *phase).collect();
+    assert_eq!(phases, [0, 1, 1, 1, 2], "no barrier for the sake of heads");
+    assert_eq!(normed.steps[2].partition(), Partition::Rows);
 }
