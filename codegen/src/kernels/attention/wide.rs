@@ -49,7 +49,9 @@ mod tiles;
 
 use std::mem::offset_of;
 
-use weir_abi::{CacheRange, KEY_TILE, LayerCall, MAX_RANGES, RowSpans, StepContext, TakeOf};
+use weir_abi::{
+    CacheRange, KEY_TILE, LayerCall, MAX_RANGES, MOST_ITEMS, RowSpans, StepContext, TakeOf,
+};
 
 use super::block::{Part, is_block};
 use super::heads::range_of_head;
@@ -118,7 +120,11 @@ pub(super) fn define(
         let ones = b.int(unit.queries() as i64);
         unit.fill(b, scratch.ones, ones, 1.0);
         let operands = Operands { query, sinks, output, partials };
-        let by_head = b.has_rows(rows, threads, ROWS_BY_HEAD);
+        // No step has more units than rows with all parts; more cannot be taken.
+        let most_units = spec.max_rows.saturating_mul(unit.parts() as usize);
+        let are_takeable = most_units < MOST_ITEMS as usize;
+        let least = if are_takeable { ROWS_BY_HEAD } else { i64::MAX as usize };
+        let by_head = b.has_rows(rows, threads, least);
         let team = Team { thread, threads, work, by_head };
         // No unit has more queries than all rows together.
         let queries = b.mul_const(rows, unit.heads());
