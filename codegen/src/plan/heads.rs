@@ -119,6 +119,16 @@ pub(super) fn lay_apart(kernels: &mut [Kernel], max_rows: usize) -> Vec<HeadsApa
     found
 }
 
+/// The heads that a kernel rotates, writes to the cache or attends with; nothing for others.
+fn views_of_heads(kernel: &Kernel) -> Option<Vec<&View>> {
+    match kernel {
+        Kernel::Rotary { x, y, .. } => Some(vec![x, y]),
+        Kernel::Append { key, value, .. } => Some(vec![key, value]),
+        Kernel::Attend { query, .. } => Some(vec![query]),
+        _ => None,
+    }
+}
+
 /// How the heads that a kernel gives can lie apart, if it is a product of heads.
 fn product_of_heads(kernels: &[Kernel], index: usize, max_rows: usize) -> Option<HeadsApart> {
     let Kernel::Matmul { spec, output, residual: None, .. } = &kernels[index] else { return None };
@@ -130,12 +140,8 @@ fn product_of_heads(kernels: &[Kernel], index: usize, max_rows: usize) -> Option
     let mut views = Vec::new();
     for (other, kernel) in kernels.iter().enumerate() {
         let touches = kernel.reads().contains(&output.root) || kernel.writes() == output.root;
-        match kernel {
-            _ if other == index || !touches => {}
-            Kernel::Rotary { x, y, .. } => views.extend([x, y]),
-            Kernel::Append { key, value, .. } => views.extend([key, value]),
-            Kernel::Attend { query, .. } => views.push(query),
-            _ => return None,
+        if other != index && touches {
+            views.extend(views_of_heads(kernel)?);
         }
     }
     views.retain(|view| view.root == output.root);
@@ -188,11 +194,9 @@ fn runs(steps: &[Step], step: &Step) -> Vec<usize> {
     };
     let mut runs = vec![0, items];
     for reader in steps.iter().filter(|reader| reader.kernel.reads().contains(&output.root)) {
-        let views: Vec<&View> = match &reader.kernel {
-            Kernel::Rotary { x, .. } if reader.by_head => vec![x],
-            Kernel::Append { key, value, .. } if reader.by_head => vec![key, value],
-            Kernel::Attend { query, .. } => vec![query],
-            _ => return Vec::new(),
+        let goes_by_head = reader.by_head || matches!(reader.kernel, Kernel::Attend { .. });
+        let Some(views) = views_of_heads(&reader.kernel).filter(|_| goes_by_head) else {
+            return Vec::new();
         };
         for view in views.into_iter().filter(|view| view.root == output.root) {
             let [run, of_run] = match spec.apart {

@@ -88,34 +88,18 @@ pub fn emit_segment(
                     if items < MOST_ITEMS as usize =>
                 {
                     let in_parts = comes_in_parts(b, rows, threads, multiplications);
-                    let place = [context, thread];
-                    let take = |b: &mut Body<'_>| {
-                        let whole = |b: &mut Body<'_>| {
-                            let run = [0, items];
-                            let work = work_of_run(b, step.work, run, together, TakeOf::Any);
-                            b.for_parts(place, &work, compute);
-                            Vec::new()
-                        };
-                        let in_runs = |b: &mut Body<'_>| {
-                            for of in [TakeOf::Own, TakeOf::Any] {
-                                for (number, run) in step.runs.windows(2).enumerate() {
-                                    let run = [run[0], run[1]];
-                                    let number = step.work + number as u32;
-                                    let work = work_of_run(b, number, run, together, of);
-                                    b.for_parts(place, &work, |b, part| {
-                                        let part =
-                                            part.map(|item| b.add_const(item, run[0] as i64));
-                                        compute(b, part);
-                                    });
-                                }
-                            }
-                            Vec::new()
-                        };
-                        if step.runs.is_empty() {
-                            whole(b)
-                        } else {
-                            b.if_else(by_head, in_runs, whole)
-                        }
+                    let taken = Taken { place: [context, thread], work: step.work, together };
+                    let whole = |b: &mut Body<'_>| {
+                        taken.for_parts(b, &[0, items], &[TakeOf::Any], compute);
+                        Vec::new()
+                    };
+                    let in_runs = |b: &mut Body<'_>| {
+                        taken.for_parts(b, &step.runs, &[TakeOf::Own, TakeOf::Any], compute);
+                        Vec::new()
+                    };
+                    let take = |b: &mut Body<'_>| match step.runs.is_empty() {
+                        true => whole(b),
+                        false => b.if_else(by_head, in_runs, whole),
                     };
                     b.if_else(in_parts, take, by_rule);
                 }
@@ -139,17 +123,38 @@ pub fn emit_segment(
     Ok(id)
 }
 
-/// A run of a kernel's items as a work of its own.
-fn work_of_run(
-    b: &mut Body<'_>,
-    number: u32,
-    run: [usize; 2],
+/// A kernel whose items threads take in parts.
+struct Taken {
+    /// The context, and this thread.
+    place: [Value; 2],
+    /// Number of its first work.
+    work: u32,
+    /// Of how many items parts are whole multiples where they can be.
     together: usize,
-    of: TakeOf,
-) -> Work {
-    let number = b.int(number.into());
-    let items = b.int((run[1] - run[0]) as i64);
-    Work { number, items, together: together as u32, of }
+}
+
+impl Taken {
+    /// Parts of its runs, each a work of its own: of all runs from one's share, before they are taken from
+    /// the next one's. The bounds of the runs are the first item of each and the one behind the last.
+    fn for_parts(
+        &self,
+        b: &mut Body<'_>,
+        bounds: &[usize],
+        shares: &[TakeOf],
+        compute: impl Fn(&mut Body<'_>, [Value; 2]),
+    ) {
+        for of in shares {
+            for (number, run) in bounds.windows(2).enumerate() {
+                let number = b.int(i64::from(self.work) + number as i64);
+                let items = b.int((run[1] - run[0]) as i64);
+                let work = Work { number, items, together: self.together as u32, of: *of };
+                b.for_parts(self.place, &work, |b, part| {
+                    let part = part.map(|item| b.add_const(item, run[0] as i64));
+                    compute(b, part);
+                });
+            }
+        }
+    }
 }
 
 /// A thread's share of the heads of all rows, head by head: for some of the rows of its first head, for
