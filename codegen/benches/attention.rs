@@ -186,6 +186,7 @@ fn spec(shape: &Shape) -> AttendSpec {
         query: (heads * WIDTH, WIDTH),
         output_row: heads * WIDTH,
         // No thread waits for another here: heads are enough for all.
+        rounded: None,
         shared_chunks: 0,
         max_rows: rows,
     }

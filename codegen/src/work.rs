@@ -144,7 +144,7 @@ fn kernel_work(kernel: &Kernel) -> KernelWork {
                 attended_integer_operations: if is_integer { operations } else { 0 },
                 attended_float_operations: if is_integer { 0 } else { operations },
                 attended_bf16_operations: if spec.is_all_bf16() { operations } else { 0 },
-                ..named("attend")
+                ..named(if spec.rounded.is_some() { "attend, quantise" } else { "attend" })
             }
         }
     }

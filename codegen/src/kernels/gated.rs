@@ -86,18 +86,8 @@ impl GatedSpec {
 
     /// The rounding of rows of some blocks, `stride` floats apart.
     fn rounding(&self, blocks: usize, stride: usize) -> RoundingSpec {
-        let reduction = blocks * self.form.block;
-        let activation = Activation::Int8 {
-            reduction,
-            block: self.form.block,
-            blocks,
-            input_stride: stride,
-            scaling: self.form.scaling,
-            in_bf16: self.form.in_bf16,
-        };
         let source = Source::Gated { activation: self.activation, up_stride: stride };
-        let record_stride = self.records().row_bytes();
-        RoundingSpec { record_stride, ..RoundingSpec::new(activation, source) }
+        RoundingSpec::of_part(self.records(), source, blocks * self.form.block, stride)
     }
 
     /// The rounded rows.

@@ -6,11 +6,13 @@
 //! cache are divided by heads, as attention is, and the product by runs of heads. That alone gains
 //! nothing: where heads of two threads lie beside each other in a row, each processor asks for lines
 //! behind those that it reads, and so takes the other one's. So heads lie apart, all rows of one
-//! together, and are rotated where they lie.
+//! together, and are rotated where they lie. What attention gives is rounded head by head, too, before it
+//! leaves the thread.
 
 use super::{Kernel, Partition, Reach, Root, Step, View, conflict};
 use crate::kernels::attention::ROWS_BY_HEAD;
 use crate::kernels::matmul::Apart;
+use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
 
 /// Floats of a cache line.
@@ -76,6 +78,40 @@ pub(super) fn rotate_in_place(kernels: &mut [Kernel], row_bytes: &mut [usize]) {
         }
         row_bytes[result] = 0;
     }
+}
+
+/// Makes attention give rounded rows, if one rounding is all that reads what it gives: no row of floats
+/// goes from thread to thread behind it, and nobody waits for all of them.
+pub(super) fn round_in_attention(kernels: &mut Vec<Kernel>, row_bytes: &mut [usize]) {
+    while let Some((place, reader)) = rounded_attention(kernels) {
+        let Kernel::Rounding { spec: rounding, output: rounded, .. } = kernels.remove(reader)
+        else {
+            return;
+        };
+        let Kernel::Attend { spec, output, .. } = &mut kernels[place] else { return };
+        if let Root::Buffer(means) = output.root {
+            row_bytes[means] = 0;
+        }
+        spec.rounded = Some(rounding.activation);
+        *output = View::rounded(rounded, rounding.activation);
+    }
+}
+
+/// Attention that can do the rounding of what it gives, and that rounding.
+fn rounded_attention(kernels: &[Kernel]) -> Option<(usize, usize)> {
+    kernels.iter().enumerate().find_map(|(place, kernel)| {
+        let Kernel::Attend { spec, output, .. } = kernel else { return None };
+        let reads = |other: &usize| kernels[*other].reads().contains(&output.root);
+        let mut readers = (0..kernels.len()).filter(reads);
+        let (reader, None) = (readers.next()?, readers.next()) else { return None };
+        let Kernel::Rounding { spec: rounding, input, .. } = &kernels[reader] else { return None };
+        let is_whole = input.is_dense() && input.width() == output.width();
+        let serves = is_whole
+            && matches!(output.root, Root::Buffer(_))
+            && rounding.source == Source::Row
+            && spec.rounds(rounding.activation);
+        serves.then_some((place, reader))
+    })
 }
 
 /// Attention reads its queries at another place.

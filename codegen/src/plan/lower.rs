@@ -102,6 +102,7 @@ pub fn lower_segment(source: &SegmentSource<'_>) -> Result<SegmentPlan, CodegenE
         lowering.kernels.push(Kernel::Map { op: MapOp::Copy, inputs: vec![flat], output });
     }
     let Lowering { mut kernels, mut buffers, slots, .. } = lowering;
+    heads::round_in_attention(&mut kernels, &mut buffers);
     heads::rotate_in_place(&mut kernels, &mut buffers);
     let apart = heads::lay_apart(&mut kernels, source.max_rows);
     let steps = place::phases(kernels);
@@ -423,6 +424,7 @@ impl Lowering<'_> {
                     sinks: op.sinks,
                     query: (query.row_stride, stride),
                     output_row: output.row_stride,
+                    rounded: None,
                     shared_chunks: AttendSpec::chunks(self.cx.cache_rows as usize),
                     max_rows: self.cx.max_rows,
                 };

@@ -23,7 +23,7 @@ use std::ops::Range;
 use crate::kernels::attention::{AttendSpec, CacheShape};
 use crate::kernels::gated::{self, GatedSpec};
 use crate::kernels::map::MapOp;
-use crate::kernels::matmul::{self, MatmulSpec};
+use crate::kernels::matmul::{self, Activation, MatmulSpec};
 use crate::kernels::norm::NormKind;
 use crate::kernels::reduce::ReduceSpec;
 use crate::kernels::rotary::Rotation;
@@ -66,6 +66,12 @@ impl View {
     pub fn dense(root: Root, row_stride: usize, dims: Vec<usize>) -> View {
         let strides = weir_ir::constant::row_major(&dims);
         View { root, offset: 0, row_stride, dims, strides }
+    }
+
+    /// Rounded rows, which have a layout of their own, and no sizes.
+    fn rounded(root: Root, activation: Activation) -> View {
+        let row_stride = activation.row_bytes() / 4;
+        View { root, offset: 0, row_stride, dims: Vec::new(), strides: Vec::new() }
     }
 
     /// Elements of a row.

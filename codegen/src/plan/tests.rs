@@ -11,7 +11,8 @@ use weir_ir::{
 use super::*;
 use crate::kernels::attention::{CacheShape, CacheType, ROWS_BY_HEAD};
 use crate::kernels::matmul::{Apart, Compute};
-use crate::pack::{GROUP, WeightFormat};
+use crate::kernels::rounding::Source;
+use crate::pack::{Blocks, GROUP, ScaleType, WeightFormat, ZeroPoint};
 use crate::weights::WeightSource;
 
 fn chain() -> SegmentPlan {
@@ -34,6 +35,7 @@ fn chain() -> SegmentPlan {
         sinks: false,
         query: (16, 16),
         output_row: 16,
+        rounded: None,
         shared_chunks: 0,
         max_rows: 4,
     };
@@ -266,6 +268,7 @@ fn attention_plan(max_rows: usize, more: impl FnOnce(&View) -> Vec<Kernel>) -> S
         sinks: false,
         query: (rotated.row_stride, WIDTH),
         output_row: HEADS * WIDTH,
+        rounded: None,
         shared_chunks: 1,
         max_rows,
     };
@@ -333,6 +336,70 @@ fn heads_stay_with_a_thread_and_lie_apart() {
 
     plan.buffers[0].apart.as_mut().unwrap().stride -= 16;
     assert!(verify(&plan).is_err());
+}
+
+/// Attention, which gives buffer 4, and what rounds that for a product of weights in blocks, to buffer 5;
+/// `more` reads what attention gives, too.
+fn attention_and_rounding(block: usize, more: impl FnOnce(&View) -> Vec<Kernel>) -> Vec<Kernel> {
+    let steps = attention_plan(1, |_| Vec::new()).steps;
+    let attend = steps
+        .into_iter()
+        .map(|step| step.kernel)
+        .find(|kernel| kernel.partition() == Partition::Team);
+    let Some(Kernel::Attend { spec, query, sinks, shared, .. }) = attend else {
+        panic!("no attention")
+    };
+    let means = View::dense(Root::Buffer(4), HEADS * WIDTH, vec![HEADS * WIDTH]);
+    let blocks = Blocks { block, scale: ScaleType::F16, zero: ZeroPoint::Implied };
+    let format = WeightFormat::Int4(blocks);
+    let layout = PackedLayout { channels: WIDTH, reduction: HEADS * WIDTH, format };
+    let product = MatmulSpec::new(layout, Compute::Int8);
+    let rounding = RoundingSpec::new(product.activation().unwrap(), Source::Row);
+    let output = Root::Buffer(5);
+    let mut kernels = vec![
+        Kernel::Attend { spec, query, sinks, output: means.clone(), shared },
+        Kernel::Rounding { spec: rounding, input: means.clone(), second: None, output },
+        Kernel::Matmul {
+            spec: product,
+            input: View::rounded(output, rounding.activation),
+            weight: 0,
+            bias: None,
+            residual: None,
+            output: View::dense(Root::Hidden, WIDTH, vec![WIDTH]),
+        },
+    ];
+    kernels.extend(more(&means));
+    kernels
+}
+
+/// Attention rounds what it gives if a head is whole blocks and nothing else reads it.
+#[test]
+fn attention_gives_rounded_rows_to_products() {
+    let copy = |means: &View| {
+        let output = View::dense(Root::Buffer(6), means.row_stride, means.dims.clone());
+        vec![Kernel::Map { op: MapOp::Copy, inputs: vec![means.clone()], output }]
+    };
+    for (mut kernels, expected) in [
+        (attention_and_rounding(32, |_| Vec::new()), true),
+        (attention_and_rounding(48, |_| Vec::new()), false),
+        (attention_and_rounding(32, copy), false),
+    ] {
+        let count = kernels.len();
+        let mut row_bytes = vec![4096; 7];
+        heads::round_in_attention(&mut kernels, &mut row_bytes);
+        assert_eq!(kernels.len(), count - usize::from(expected));
+        assert_eq!(row_bytes[4], if expected { 0 } else { 4096 });
+        let Kernel::Attend { spec, output, .. } = &kernels[0] else { panic!("another kernel") };
+        assert_eq!(spec.rounded.is_some(), expected);
+        if let (Some(rows), [_, Kernel::Matmul { spec: product, input, .. }]) =
+            (spec.rounded, &kernels[..])
+        {
+            assert_eq!(output, input);
+            assert_eq!(Some(rows), product.activation());
+        }
+        let steps = place::phases(kernels);
+        assert_eq!(steps.last().unwrap().phase, if expected { 1 } else { 2 });
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@
 //! | `tile` | their assembled steps |
 //! | `vector` | one vocabulary over registers of eight and sixteen floats |
 //! | `scratch` | their memory |
+//! | `records` | means rounded for the product that reads them |
 //!
 //! AVX2, AVX-512 and AMX share one order of sums and give the same bits (but for numbers below 2⁻¹²⁶ over
 //! a bf16 cache, where there is `vdpbf16ps`); the portable version has its own. On wide levels it serves
@@ -33,6 +34,7 @@ pub(super) mod codes;
 mod heads;
 pub(super) mod narrow;
 mod portable;
+mod records;
 mod scratch;
 mod tile;
 mod unpack;
@@ -47,9 +49,11 @@ pub(super) use self::block::{Moves, is_block, ring_start};
 pub(super) use self::cache::{BlockOfKeys, KEY_OFFSET, KeyAside, QUAD, TOP_CODE, plane_rows};
 pub use self::cache::{CacheShape, CacheType};
 pub(super) use self::heads::RowsOfHead;
+use self::records::Records;
 use self::scratch::Scratch;
 use self::unpack::Unpack;
 use self::vector::{Instructions, Vectors, Width};
+use super::matmul::Activation;
 use super::rows::copy_floats;
 use crate::emit::{
     Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
@@ -109,8 +113,11 @@ pub struct AttendSpec {
     pub sinks: bool,
     /// From row to row of the query, from head to head.
     pub query: (usize, usize),
-    /// From row to row of the output, whose heads are dense.
+    /// From row to row of the output, whose heads are dense, where it is floats.
     pub output_row: usize,
+    /// What is written instead of floats: rows rounded for a product, which is one that
+    /// [`AttendSpec::rounds`].
+    pub rounded: Option<Activation>,
     /// Chunks of a row's ranges for which threads have memory to share.
     pub shared_chunks: usize,
     /// Most rows of a call.
@@ -128,6 +135,11 @@ impl AttendSpec {
     fn wide(&self, level: IsaLevel) -> Option<(Instructions, Scratch)> {
         let instructions = Instructions::of(level, self.cache.number)?;
         Some((instructions, Scratch::of(self, instructions)?))
+    }
+
+    /// Whether it may give rows that are rounded so, which are all heads, each by itself.
+    pub fn rounds(&self, rows: Activation) -> bool {
+        rows.is_of_parts(self.score.heads, self.cache.value_width)
     }
 
     /// Whether its operations are products of bf16 with bf16.
@@ -161,8 +173,12 @@ impl AttendSpec {
                 _ => "avx512",
             },
         };
+        let output = match self.rounded {
+            Some(rows) => rows.at(level).symbol(),
+            None => format!("y{}", self.output_row),
+        };
         format!(
-            "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-y{}-p{}-r{}-{}",
+            "attend-{}of{}-s{:08x}-c{:08x}{}-x{}.{}-{}-p{}-r{}-{}",
             self.score.heads,
             self.cache.symbol(),
             self.score.scale.to_bits(),
@@ -170,7 +186,7 @@ impl AttendSpec {
             if self.sinks { "-sinks" } else { "" },
             self.query.0,
             self.query.1,
-            self.output_row,
+            output,
             self.shared_chunks,
             self.max_rows,
             version,
@@ -193,8 +209,14 @@ pub fn emit_attend(
     }
     let id = assembly.declare(&symbol, signature(&[POINTER; 8], &[]))?;
     match spec.wide(level) {
-        Some((instructions, scratch)) => wide::define(assembly, id, spec, instructions, &scratch)?,
-        None => portable::define(assembly, id, spec)?,
+        Some((instructions, scratch)) => {
+            let records = Records::emit(assembly, spec, level, scratch.heads)?;
+            wide::define(assembly, id, spec, instructions, &scratch, records)?;
+        }
+        None => {
+            let records = Records::emit(assembly, spec, level, portable::item_heads(spec))?;
+            portable::define(assembly, id, spec, records)?;
+        }
     }
     Ok(id)
 }

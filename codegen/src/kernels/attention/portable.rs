@@ -19,7 +19,7 @@ use super::cache::{CacheType, QUAD, RowPlace};
 use super::heads::range_of_head;
 use super::unpack::Memory;
 use super::{
-    AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, TOP_WEIGHT, Unpack, codes,
+    AttendSpec, CacheShape, Finished, LEAST_STEP, RangeOfRow, Records, TOP_WEIGHT, Unpack, codes,
     layer_field, observed, products, unpack,
 };
 use crate::emit::{
@@ -31,7 +31,7 @@ const TILE: usize = KEY_TILE;
 const TILE_BYTES: i64 = TILE as i64 * 4;
 
 /// Query heads of an item: a divisor of the group, at most four.
-fn item_heads(spec: &AttendSpec) -> usize {
+pub(super) fn item_heads(spec: &AttendSpec) -> usize {
     (1..=4).rev().find(|heads| spec.group().is_multiple_of(*heads)).unwrap_or(1)
 }
 
@@ -68,6 +68,7 @@ pub(super) fn define(
     assembly: &mut Assembly,
     id: FuncId,
     spec: &AttendSpec,
+    records: Option<Records>,
 ) -> Result<(), EmitError> {
     let packed = spec.cache;
     let unpack = Unpack::of(assembly, &packed, false)?;
@@ -170,9 +171,19 @@ pub(super) fn define(
                     add_values(b, spec, &item, &rows);
                 });
             });
-            let output = b.element(output, row, spec.output_row as i64 * 4);
-            let output = b.element(output, head, value_width as i64 * 4);
-            write_means(b, spec, &item, heads, output);
+            match records {
+                // Whole items of records leave no gap between the sums of heads.
+                Some(records) => {
+                    write_means(b, spec, &item, heads, item.sums);
+                    let one = b.int(1);
+                    records.write(b, item.sums, output, [row, one], head);
+                }
+                None => {
+                    let output = b.element(output, row, spec.output_row as i64 * 4);
+                    let output = b.element(output, head, value_width as i64 * 4);
+                    write_means(b, spec, &item, heads, output);
+                }
+            }
             let finished = Finished {
                 heads,
                 queries: (item.plain, spec.query.1 * 4),

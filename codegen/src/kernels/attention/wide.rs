@@ -58,7 +58,7 @@ use super::heads::range_of_head;
 use super::scratch::Scratch;
 use super::tile::{self, Tile};
 use super::vector::Instructions;
-use super::{AttendSpec, ROWS_BY_HEAD, RangeOfRow, Unpack, layer_field, range_of_row};
+use super::{AttendSpec, ROWS_BY_HEAD, RangeOfRow, Records, Unpack, layer_field, range_of_row};
 use crate::emit::{
     Assembly, Body, EmitError, FuncId, InstBuilder, IntCC, LANES, POINTER, Value, Work,
 };
@@ -77,7 +77,13 @@ pub(super) fn define(
     spec: &AttendSpec,
     instructions: Instructions,
     scratch: &Scratch,
+    records: Option<Records>,
 ) -> Result<(), EmitError> {
+    // Means that are rounded lie in place of their sums, which whole items of records leave no gap between.
+    let output_row = match records {
+        Some(_) => scratch.heads * scratch.sum_row,
+        None => spec.output_row * 4,
+    };
     let tile = Tile {
         scratch,
         group: scratch.heads,
@@ -91,7 +97,7 @@ pub(super) fn define(
         strides: tile::Strides {
             query_row: spec.query.0 * 4,
             query_head: spec.query.1 * 4,
-            output_row: spec.output_row * 4,
+            output_row,
         },
     };
     let unpack = Unpack::of(assembly, &spec.cache, true)?;
@@ -110,6 +116,7 @@ pub(super) fn define(
             scratch,
             steps,
             unpack,
+            records,
             weight_codes,
             is_paired: tile.is_paired,
             context,
@@ -169,6 +176,8 @@ struct Unit<'a> {
     steps: Steps,
     /// What unpacks tiles, where the cache is not read as it is.
     unpack: Option<Unpack>,
+    /// What rounds means, where they are to be.
+    records: Option<Records>,
     /// Place of the weights as codes in the scratch.
     weight_codes: usize,
     /// Whether weights are pairs of bf16, and values are read by two rows.
@@ -215,6 +224,9 @@ struct Units {
     count: Value,
     /// Whether a part's units follow each other, instead of a tile's.
     by_head: Value,
+    /// Of a tile's units one after the other, how many runs of parts they are taken from by turns, and parts
+    /// of a run: as many as there are threads, so that a thread's heads lie beside each other, or one.
+    runs: [Value; 2],
 }
 
 /// The range that is being walked, and what is asked for meanwhile.
@@ -363,7 +375,12 @@ impl Unit<'_> {
         let place = b.element(starts, tiles, 4);
         b.store_count(rows, place, 0);
         let count = b.mul_const(tiles, self.parts());
-        Units { starts, tiles, count, by_head: team.by_head }
+        let parts = b.int(self.parts());
+        let left = b.ins().urem(parts, team.threads);
+        let is_even = b.compare_const(IntCC::Equal, left, 0);
+        let runs = b.select(is_even, team.threads, one);
+        let runs = [runs, b.ins().udiv(parts, runs)];
+        Units { starts, tiles, count, by_head: team.by_head, runs }
     }
 
     /// The rows of a unit, from the first to behind the last, and the part of their heads.
@@ -374,7 +391,13 @@ impl Unit<'_> {
         let whole = b.mul(quotient, divisor);
         let rest = b.sub(number, whole);
         let tile = b.select(units.by_head, rest, quotient);
-        let part = b.select(units.by_head, quotient, rest);
+        let [runs, of_run] = units.runs;
+        let in_run = b.ins().udiv(rest, runs);
+        let before = b.mul(in_run, runs);
+        let run = b.sub(rest, before);
+        let first = b.mul(run, of_run);
+        let in_turn = b.add(first, in_run);
+        let part = b.select(units.by_head, quotient, in_turn);
         let place = b.element(units.starts, tile, 4);
         [b.load_count(place, 0), b.load_count(place, 4), part]
     }

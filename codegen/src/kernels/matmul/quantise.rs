@@ -290,6 +290,44 @@ impl Activation {
         }
     }
 
+    /// Bytes of an item in a row.
+    pub(in crate::kernels) fn item_bytes(self) -> usize {
+        match self {
+            Activation::Bf16 { halves: Halves::Pairs, .. } => CHUNK * 2,
+            Activation::Bf16 { .. } => CHUNK * 4,
+            Activation::Int8 { block, scaling, in_bf16, .. } => {
+                Form { block, scaling, in_bf16 }.record_bytes()
+            }
+        }
+    }
+
+    /// Whether a row is so many parts of so many elements that are rounded one without the others.
+    pub(in crate::kernels) fn is_of_parts(self, count: usize, elements: usize) -> bool {
+        match self {
+            Activation::Bf16 { reduction, .. } => {
+                reduction == count * elements && elements.is_multiple_of(CHUNK)
+            }
+            Activation::Int8 { reduction, block, blocks, scaling, .. } => {
+                let is_whole = reduction == count * elements && reduction == blocks * block;
+                is_whole && elements.is_multiple_of(block) && scaling != Scaling::Row
+            }
+        }
+    }
+
+    /// The same of a part of each row, of so many elements, which begin `stride` floats apart.
+    pub(in crate::kernels) fn of_part(mut self, elements: usize, stride: usize) -> Self {
+        match &mut self {
+            Activation::Bf16 { reduction, input_stride, .. } => {
+                (*reduction, *input_stride) = (elements, stride);
+            }
+            Activation::Int8 { reduction, block, blocks, input_stride, .. } => {
+                (*reduction, *input_stride) = (elements, stride);
+                *blocks = elements.div_ceil(*block);
+            }
+        }
+        self
+    }
+
     /// Symbol of the quantiser.
     pub fn symbol(self) -> String {
         match self {

@@ -53,7 +53,7 @@ pub struct RoundingSpec {
     pub activation: Activation,
     /// The values.
     pub source: Source,
-    /// Bytes from one row of records to the next; those of whole rows for [`Source::Row`].
+    /// Bytes from one row of records to the next.
     pub record_stride: usize,
 }
 
@@ -115,6 +115,12 @@ impl RoundingSpec {
         Self { activation, source, record_stride: activation.row_bytes() }
     }
 
+    /// A part of each row of records, of so many elements, whose operands begin `stride` floats apart.
+    pub fn of_part(rows: Activation, source: Source, elements: usize, stride: usize) -> Self {
+        let activation = rows.of_part(elements, stride);
+        Self { activation, source, record_stride: rows.row_bytes() }
+    }
+
     /// What a level's kernels make.
     pub fn at(self, level: IsaLevel) -> Self {
         let is_whole = self.record_stride == self.activation.row_bytes();
@@ -127,8 +133,8 @@ impl RoundingSpec {
         let row_bytes = self.record_stride;
         match self.activation {
             Activation::Bf16 { reduction, input_stride, halves } => {
-                let bytes = CHUNK * if halves == Halves::Pairs { 2 } else { 4 };
-                let count = self.activation.items_per_row();
+                let (bytes, count) =
+                    (self.activation.item_bytes(), self.activation.items_per_row());
                 let elements = CHUNK;
                 Rounded::Halves(
                     Parts { reduction, elements, bytes, count, input_stride, row_bytes },
@@ -210,11 +216,10 @@ pub fn emit_rounding(
         assembly.assemble(id, |code| wide::assemble(code, &rounded, spec.source, vectors))?;
         return Ok(id);
     }
-    if spec.has_second() {
-        let id = assembly.declare(&symbol, signature)?;
-        portable::define(assembly, id, &spec.rounded(), spec.source)?;
-        return Ok(id);
+    if !spec.has_second() && spec.record_stride == spec.activation.row_bytes() {
+        return emit_quantise(assembly, spec.activation);
     }
-    debug_assert_eq!(spec.record_stride, spec.activation.row_bytes(), "whole rows");
-    emit_quantise(assembly, spec.activation)
+    let id = assembly.declare(&symbol, signature)?;
+    portable::define(assembly, id, &spec.rounded(), spec.source)?;
+    Ok(id)
 }

@@ -28,7 +28,13 @@ pub(super) fn define(
 ) -> Result<(), EmitError> {
     let parts = rounded.parts();
     assembly.define(id, |b| {
-        let [input, second, output, begin, end] = b.params();
+        let [input, second, output, begin, end] = match source {
+            Source::Row => {
+                let [input, output, begin, end] = b.params();
+                [input, input, output, begin, end]
+            }
+            Source::RmsNorm { .. } | Source::Gated { .. } => b.params(),
+        };
         let staged = b.stack(parts.elements as u32 * 4);
         for_rows(b, [begin, end], parts.count, |b, number, [first, last]| {
             let input = b.element(input, number, parts.input_stride as i64 * 4);

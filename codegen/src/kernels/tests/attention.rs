@@ -130,6 +130,7 @@ impl Case {
             sinks,
             query: (query_row, key_width),
             output_row: heads * value_width + 1,
+            rounded: None,
             shared_chunks: AttendSpec::chunks(CACHE_ROWS),
             max_rows: rows,
         };
@@ -167,11 +168,18 @@ impl Case {
         self
     }
 
-    fn kernel(&self, level: IsaLevel) -> Kernel {
+    /// The kernel of a level.
+    pub(super) fn kernel(&self, level: IsaLevel) -> Kernel {
         Kernel::new(|assembly| emit_attend(assembly, &self.spec, level))
     }
 
-    fn run(&mut self, kernel: &Kernel, rows: std::ops::Range<usize>, threads: usize) -> Vec<f32> {
+    /// Attention of some rows of the step, by a team of `threads`.
+    pub(super) fn run(
+        &mut self,
+        kernel: &Kernel,
+        rows: std::ops::Range<usize>,
+        threads: usize,
+    ) -> Vec<f32> {
         self.run_and_share(kernel, rows, threads).0
     }
 

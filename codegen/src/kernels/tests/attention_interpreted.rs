@@ -32,7 +32,7 @@ const LEVELS: [IsaLevel; 5] =
 ///
 /// A thread that waits for another goes on at once: its barrier is a return. Hence the last thread
 /// runs again when all the others' parts are there, and writes what it wrote too early.
-fn interpret(case: &Case, level: IsaLevel, threads: usize) -> (Vec<f32>, bool) {
+pub(super) fn interpret(case: &Case, level: IsaLevel, threads: usize) -> (Vec<f32>, bool) {
     let mut assembly = Assembly::new().unwrap();
     emit_attend(&mut assembly, &case.spec, level).unwrap();
     let mut image: CodeImage = assembly.finish().unwrap();

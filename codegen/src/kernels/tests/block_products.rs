@@ -108,6 +108,7 @@ fn check_weights(random: &mut Random, exp: &Kernel, is_coded: bool, level: IsaLe
         sinks: false,
         query: (8, 8),
         output_row: 8,
+        rounded: None,
         shared_chunks: 1,
         max_rows: 1,
     };

@@ -12,6 +12,7 @@ mod attention_heads;
 mod attention_interpreted;
 mod attention_planes;
 mod attention_random;
+mod attention_rounded;
 mod block_products;
 mod elements;
 mod faults;

@@ -77,6 +77,7 @@ impl Prompt {
             sinks: false,
             query: (heads * key_width, key_width),
             output_row: heads * value_width,
+            rounded: None,
             shared_chunks: AttendSpec::chunks(1),
             max_rows: 1,
         };

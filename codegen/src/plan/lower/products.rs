@@ -89,7 +89,7 @@ impl Lowering<'_> {
                 });
                 let (buffer, activation) =
                     known.ok_or_else(|| self.wrong("a rounded value that was not made"))?;
-                records(buffer, activation)
+                View::rounded(Root::Buffer(buffer), activation)
             }
         };
         self.kernels.push(Kernel::Matmul { spec, input, weight, bias, residual, output });
@@ -112,7 +112,7 @@ impl Lowering<'_> {
     ) -> View {
         let activation = spec.activation;
         if let Some(buffer) = self.quantised.get(&(value, activation)) {
-            return records(*buffer, activation);
+            return View::rounded(Root::Buffer(*buffer), activation);
         }
         self.buffers.push(activation.row_bytes());
         let buffer = self.buffers.len() - 1;
@@ -123,7 +123,7 @@ impl Lowering<'_> {
             second: second.cloned(),
             output: Root::Buffer(buffer),
         });
-        records(buffer, activation)
+        View::rounded(Root::Buffer(buffer), activation)
     }
 
     /// A gated product of two runs, rounded where only products read it that want it so.
@@ -236,16 +236,5 @@ impl Lowering<'_> {
                 let is_view = node.results.iter().any(lies_there);
                 !is_view && node.operands.iter().any(lies_there)
             })
-    }
-}
-
-/// Rounded rows in a buffer.
-fn records(buffer: usize, activation: Activation) -> View {
-    View {
-        root: Root::Buffer(buffer),
-        offset: 0,
-        row_stride: activation.row_bytes() / 4,
-        dims: Vec::new(),
-        strides: Vec::new(),
     }
 }

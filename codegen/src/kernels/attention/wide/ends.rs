@@ -1,4 +1,5 @@
-//! How a unit of work begins and how it ends: queries go to the scratch, means to the output.
+//! How a unit of work begins and how it ends: queries go to the scratch, means to the output, rounded or
+//! as they are.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -14,6 +15,9 @@ impl Unit<'_> {
         let count = self.count(b, rows);
         let from = b.element(operands.query, rows.start, spec.query.0 as i64 * 4);
         let from = b.element(from, head, spec.query.1 as i64 * 4);
+        if let Some(records) = self.records {
+            records.ask(b, operands.output, [rows.start, rows.count], head);
+        }
         b.call(self.steps.take, &[self.memory, rows.count, from]);
         if spec.sinks {
             let sinks = b.element(operands.sinks, head, 4);
@@ -48,9 +52,15 @@ impl Unit<'_> {
         let spec = self.spec;
         let group = self.heads();
         let head = b.mul_const(rows.part, group);
-        let output = b.element(operands.output, rows.start, spec.output_row as i64 * 4);
-        let output = b.element(output, head, spec.cache.value_width as i64 * 4);
-        b.call(self.steps.means, &[self.memory, rows.count, output]);
+        if let Some(records) = self.records {
+            let means = self.at(b, self.scratch.all_sums);
+            b.call(self.steps.means, &[self.memory, rows.count, means]);
+            records.write(b, means, operands.output, [rows.start, rows.count], head);
+        } else {
+            let output = b.element(operands.output, rows.start, spec.output_row as i64 * 4);
+            let output = b.element(output, head, spec.cache.value_width as i64 * 4);
+            b.call(self.steps.means, &[self.memory, rows.count, output]);
+        }
         observed(b, self.layer, |b| {
             let zero = b.int(0);
             b.for_range(zero, rows.count, 1, |b, row| {
