@@ -6,7 +6,9 @@
 //! their order as floats and puts what is no number above all.
 //!
 //! A value's codes lie between those of other rows, which other threads may be writing: each is
-//! stored as the byte that it is.
+//! stored as the byte that it is. Where the four rows of a quad are at hand their codes go to the stack
+//! first, and from there as words of four ([`interleave`]): four rows of 64 numbers take 16 stores for
+//! keys and 16 for values, not 64 and 256.
 
 use iced_x86::code_asm::*;
 use weir_abi::KEY_BLOCK;
@@ -83,6 +85,9 @@ pub(super) struct CodePlace {
     pub(super) number: CacheType,
     /// Where [`stacked_constants`] lie, in bytes from the stack pointer.
     pub(super) constants: usize,
+    /// Of a row of a quad that is written together, its number, and where its codes lie until then, in
+    /// bytes from the stack pointer.
+    pub(super) of_quad: Option<(usize, usize)>,
 }
 
 impl CodePlace {
@@ -95,11 +100,17 @@ impl CodePlace {
         code.prefetchw(byte_ptr(self.first + self.to_scale))
     }
 
-    /// Rounds the row of `width` numbers at `from`, all of which have been seen.
+    /// Where the scale goes.
+    fn scale_at(self) -> AsmMemoryOperand {
+        let row = self.of_quad.map_or(0, |(row, _)| row);
+        self.first + self.to_scale + row * self.number.scale_bytes()
+    }
+
+    /// Rounds the row of `width` numbers at `from`, all of which have been seen, `before` numbers behind.
     pub(super) fn write(
         self,
         code: &mut CodeAssembler,
-        from: AsmRegister64,
+        (from, before): (AsmRegister64, usize),
         width: usize,
     ) -> Emitted {
         self.scale(code)?;
@@ -108,7 +119,7 @@ impl CodePlace {
             let count = TOGETHER.min(vectors - first);
             let registers = [ymm0, ymm1, ymm2, ymm3];
             for (index, register) in registers.into_iter().take(count).enumerate() {
-                code.vmulps(register, INVERSE, floats(from, (first + index) * LANES))?;
+                code.vmulps(register, INVERSE, floats(from, before + (first + index) * LANES))?;
                 code.vcvtps2dq(register, register)?;
             }
             // Quads of the lower halves in their order, then of the upper ones.
@@ -135,6 +146,16 @@ impl CodePlace {
                 code.vpxor(ymm0, ymm0, OFFSETS)?;
             }
             code.vextracti128(xmm1, ymm0, 1)?;
+            if let Some((_, stage)) = self.of_quad {
+                let to = rsp + (stage + first * LANES);
+                code.vpunpckldq(xmm2, xmm0, xmm1)?;
+                code.vmovups(xmmword_ptr(to), xmm2)?;
+                if count > 2 {
+                    code.vpunpckhdq(xmm2, xmm0, xmm1)?;
+                    code.vmovups(xmmword_ptr(to + SIXTEEN), xmm2)?;
+                }
+                continue;
+            }
             for index in 0..count {
                 for (half, codes) in [xmm0, xmm1].into_iter().enumerate() {
                     self.store(code, codes, index, (first + index) * 2 + half)?;
@@ -164,7 +185,7 @@ impl CodePlace {
         } else {
             code.vdivss(ROW_LARGEST, xmm0, TOP)?;
             code.vaddss(xmm1, xmm1, ROW_LARGEST)?;
-            code.vmovss(dword_ptr(self.first + self.to_scale), xmm1)?;
+            code.vmovss(dword_ptr(self.scale_at()), xmm1)?;
         }
         code.vdivss(xmm1, TOP, xmm0)?;
         code.vcmpltss(xmm0, LEAST, xmm0)?;
@@ -212,4 +233,52 @@ impl CodePlace {
         }
         Ok(())
     }
+}
+
+/// Numbers whose codes fill a 128-bit register.
+pub(super) const SIXTEEN: usize = 16;
+
+/// The codes of the rows of a quad, `width` at each of these places on the stack, go where they belong.
+pub(super) fn interleave(
+    code: &mut CodeAssembler,
+    place: CodePlace,
+    stages: [usize; QUAD],
+    width: usize,
+) -> Emitted {
+    let rows = [xmm0, xmm1, xmm2, xmm3];
+    let [low, high, other_low, other_high] = [xmm4, xmm5, xmm6, xmm7];
+    for at in (0..width).step_by(SIXTEEN) {
+        for (row, stage) in rows.into_iter().zip(stages) {
+            code.vmovups(row, xmmword_ptr(rsp + (stage + at)))?;
+        }
+        let pairs = [[low, high, rows[0], rows[1]], [other_low, other_high, rows[2], rows[3]]];
+        for [low, high, first, second] in pairs {
+            if place.is_key {
+                code.vpunpckldq(low, first, second)?;
+                code.vpunpckhdq(high, first, second)?;
+            } else {
+                code.vpunpcklbw(low, first, second)?;
+                code.vpunpckhbw(high, first, second)?;
+            }
+        }
+        for (half, [first, second]) in
+            [[low, other_low], [high, other_high]].into_iter().enumerate()
+        {
+            let [lower, upper] = [rows[2 * half], rows[2 * half + 1]];
+            if place.is_key {
+                code.vpunpcklqdq(lower, first, second)?;
+                code.vpunpckhqdq(upper, first, second)?;
+            } else {
+                code.vpunpcklwd(lower, first, second)?;
+                code.vpunpckhwd(upper, first, second)?;
+            }
+        }
+        for (index, row) in rows.into_iter().enumerate() {
+            // A quad of numbers of four keys, or four numbers of a quad of values.
+            let number = at + index * QUAD;
+            let to = if place.is_key { number * KEY_BLOCK } else { number * QUAD };
+            code.vmovups(xmmword_ptr(place.first + to), row)?;
+        }
+    }
+    Ok(())
 }

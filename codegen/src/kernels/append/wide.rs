@@ -3,7 +3,8 @@
 //! The places of a row's heads lie far from each other and seldom in a cache, so all of them are
 //! asked for before the first is written: a step of 16 sequences waits for its writes otherwise. A
 //! key's numbers go one by one to their places in its block, sixteen numbers from each other; `codes`
-//! has those that are rounded to codes.
+//! has those that are rounded to codes. Where the next four rows are those of a quad of codes, they are
+//! written together.
 
 use std::mem::offset_of;
 
@@ -12,7 +13,7 @@ use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 
 use super::AppendSpec;
-use super::codes::{self, CodePlace};
+use super::codes::{self, CodePlace, SIXTEEN};
 use crate::kernels::attention::{CacheType, QUAD, narrow};
 use crate::kernels::rotary::Rotation;
 
@@ -88,6 +89,8 @@ fn constants(number: CacheType) -> Vec<(AsmRegisterYmm, u32)> {
 struct Plane {
     is_key: bool,
     rows: AsmRegister64,
+    /// Floats from row to row, and from head to head.
+    row_floats: usize,
     head_floats: usize,
     width: usize,
     /// Bytes of a row and head, and of its numbers alone.
@@ -105,6 +108,7 @@ fn planes(spec: &AppendSpec, is_ring: bool) -> [Plane; 2] {
         Plane {
             is_key: true,
             rows: KEYS,
+            row_floats: spec.key.0,
             head_floats: spec.key.1,
             width: spec.cache.key_width,
             row_bytes: spec.cache.key_bytes(),
@@ -117,6 +121,7 @@ fn planes(spec: &AppendSpec, is_ring: bool) -> [Plane; 2] {
         Plane {
             is_key: false,
             rows: VALUES,
+            row_floats: spec.value.0,
             head_floats: spec.value.1,
             width: spec.cache.value_width,
             row_bytes: spec.cache.value_bytes(),
@@ -137,11 +142,50 @@ fn bytes_aside(spec: &AppendSpec) -> usize {
     }
 }
 
+/// Most numbers of a head whose rows are written by fours: the code of four rows is four times as long.
+const MOST_OF_QUADS: usize = 256;
+
+/// Whether rows of a quad are written together.
+fn has_quads(spec: &AppendSpec) -> bool {
+    let is_whole = |width: usize| width.is_multiple_of(SIXTEEN) && width <= MOST_OF_QUADS;
+    spec.cache.number == CacheType::Int8
+        && is_whole(spec.cache.key_width)
+        && is_whole(spec.cache.value_width)
+}
+
+/// Goes elsewhere unless the next four rows are those of a quad.
+fn leave_unless_quad(code: &mut CodeAssembler, elsewhere: CodeLabel) -> Emitted {
+    let [slot, row] = [offset_of!(RowSpans, write_slot), offset_of!(RowSpans, write_row)];
+    code.cmp(LEFT, QUAD as i32)?;
+    code.jl(elsewhere)?;
+    code.mov(r14d, dword_ptr(SPAN + row))?;
+    code.test(r14d, QUAD as i32 - 1)?;
+    code.jnz(elsewhere)?;
+    code.mov(r15d, dword_ptr(SPAN + slot))?;
+    for other in 1..QUAD {
+        let span = other * size_of::<RowSpans>();
+        code.cmp(r15d, dword_ptr(SPAN + (span + slot)))?;
+        code.jne(elsewhere)?;
+        code.inc(r14d)?;
+        code.cmp(r14d, dword_ptr(SPAN + (span + row)))?;
+        code.jne(elsewhere)?;
+    }
+    Ok(())
+}
+
+/// Finds the angles of the next row, or of one behind it.
+fn angles(code: &mut CodeAssembler, rotation: Rotation, row: usize) -> Emitted {
+    code.mov(r12d, dword_ptr(ROTARY_ROW + row * 4))?;
+    code.imul_3(ROW_COSINES, ROW_COSINES, (rotation.width / 2 * 4) as i32)?;
+    code.lea(ROW_SINES, SINES + ROW_COSINES)?;
+    code.add(ROW_COSINES, COSINES)
+}
+
 /// Emits the whole kernel; `is_ring` if it writes the ring's part of a cache with two.
 pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: bool) -> Emitted {
     let number = spec.cache.number;
     let is_coded = number.is_coded();
-    let [mut next_row, mut done, mut data] = [(); 3].map(|()| code.create_label());
+    let [mut next_row, mut written, mut done, mut data] = [(); 4].map(|()| code.create_label());
     let row_strides = [
         (KEYS, spec.key.0 * 4),
         (VALUES, spec.value.0 * 4),
@@ -176,8 +220,12 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     }
     let aside = bytes_aside(spec);
     let stacked = codes::stacked_constants(number);
-    // Whole lines, constants behind them, and above these the heads and the stack pointer that was.
-    let frame = Frame::of(aside + stacked.len() * codes::VECTOR);
+    // Whole lines, constants and codes of a quad behind them, and above these the heads and the stack
+    // pointer that was.
+    let stage = aside + stacked.len() * codes::VECTOR;
+    let has_quads = has_quads(spec);
+    let stage_row = spec.cache.key_width.max(spec.cache.value_width);
+    let frame = Frame::of(stage + if has_quads { QUAD * stage_row } else { 0 });
     code.mov(SPARE, rsp)?;
     code.sub(rsp, (frame.begin + LINE) as i32)?;
     code.and(rsp, -(LINE as i32))?;
@@ -201,60 +249,98 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
         to_scale: TO_SCALE,
         number,
         constants: aside,
+        of_quad: None,
+    };
+    let ask = |code: &mut CodeAssembler| {
+        planes(spec, is_ring).into_iter().try_for_each(|plane| {
+            places(code, &plane, number, &frame)?;
+            let rows = if plane.is_key { KEY_BLOCK } else { 1 };
+            each_head(code, &frame, |code| {
+                if is_coded {
+                    code_place(&plane).prefetch(code, plane.bytes)?;
+                } else {
+                    for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
+                        code.prefetchw(byte_ptr(TO + line * LINE))?;
+                    }
+                }
+                code.add(TO, HEAD_STRIDE)
+            })
+        })
+    };
+    // A row of a head is rotated, and seen; aside if it is a key of codes.
+    let see = |code: &mut CodeAssembler, plane: &Plane, to: Place, before: usize| {
+        let rotated = match spec.rotation.filter(|_| plane.is_key) {
+            Some(Rotation { width, interleaved: true }) => {
+                neighbours(code, to, before, width)?;
+                width
+            }
+            Some(Rotation { width, interleaved: false }) => {
+                halves(code, to, before, width / 2)?;
+                width
+            }
+            None => 0,
+        };
+        (rotated..plane.width).step_by(LANES).try_for_each(|at| {
+            code.vmovups(ymm4, floats(FROM, before + at))?;
+            to.store(code, ymm4, at)
+        })
+    };
+    let place_of = |plane: &Plane| match is_coded {
+        true => Place::Codes { is_aside: plane.is_key && aside > 0 },
+        false => Place::Cache { number, step: if plane.is_key { KEY_BLOCK } else { 1 } },
+    };
+    let source = |plane: &Plane, before: usize| match plane.is_key && aside > 0 {
+        true => (ASIDE, 0),
+        false => (FROM, before),
     };
 
     code.set_label(&mut next_row)?;
-    for plane in planes(spec, is_ring) {
-        places(code, &plane, number, &frame)?;
-        let rows = if plane.is_key { KEY_BLOCK } else { 1 };
-        each_head(code, &frame, |code| {
-            if is_coded {
-                code_place(&plane).prefetch(code, plane.bytes)?;
-            } else {
-                for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
-                    code.prefetchw(byte_ptr(TO + line * LINE))?;
+    if has_quads {
+        let mut single = code.create_label();
+        leave_unless_quad(code, single)?;
+        ask(code)?;
+        for plane in planes(spec, is_ring) {
+            places(code, &plane, number, &frame)?;
+            code.mov(FROM, plane.rows)?;
+            let stages = [0, 1, 2, 3].map(|row| stage + row * stage_row);
+            each_head(code, &frame, |code| {
+                for (row, stage) in stages.into_iter().enumerate() {
+                    let before = row * plane.row_floats;
+                    codes::begin(code)?;
+                    if let Some(rotation) = spec.rotation.filter(|_| plane.is_key) {
+                        angles(code, rotation, row)?;
+                    }
+                    see(code, &plane, place_of(&plane), before)?;
+                    let place = CodePlace { of_quad: Some((row, stage)), ..code_place(&plane) };
+                    place.write(code, source(&plane, before), plane.width)?;
                 }
-            }
-            code.add(TO, HEAD_STRIDE)
-        })?;
+                codes::interleave(code, code_place(&plane), stages, plane.width)?;
+                code.add(FROM, plane.head_floats as i32 * 4)?;
+                code.add(TO, HEAD_STRIDE)
+            })?;
+        }
+        for (place, bytes) in row_strides {
+            code.add(place, (QUAD * bytes) as i32)?;
+        }
+        code.sub(LEFT, QUAD as i32)?;
+        code.jnz(next_row)?;
+        code.jmp(written)?;
+        code.set_label(&mut single)?;
     }
+    ask(code)?;
     if let Some(rotation) = spec.rotation {
-        code.mov(eax, dword_ptr(ROTARY_ROW))?;
-        code.imul_3(rax, rax, (rotation.width / 2 * 4) as i32)?;
-        code.lea(ROW_COSINES, COSINES + rax)?;
-        code.lea(ROW_SINES, SINES + rax)?;
+        angles(code, rotation, 0)?;
     }
     for plane in planes(spec, is_ring) {
-        let Plane { is_key, width, .. } = plane;
-        let is_aside = is_key && aside > 0;
-        let to = match is_coded {
-            true => Place::Codes { is_aside },
-            false => Place::Cache { number, step: if is_key { KEY_BLOCK } else { 1 } },
-        };
         places(code, &plane, number, &frame)?;
         code.mov(FROM, plane.rows)?;
         each_head(code, &frame, |code| {
             if is_coded {
                 codes::begin(code)?;
             }
-            let rotated = match spec.rotation.filter(|_| is_key) {
-                Some(Rotation { width, interleaved: true }) => {
-                    neighbours(code, to, width)?;
-                    width
-                }
-                Some(Rotation { width, interleaved: false }) => {
-                    halves(code, to, width / 2)?;
-                    width
-                }
-                None => 0,
-            };
-            for at in (rotated..width).step_by(LANES) {
-                code.vmovups(ymm4, floats(FROM, at))?;
-                to.store(code, ymm4, at)?;
-            }
+            see(code, &plane, place_of(&plane), 0)?;
             if is_coded {
-                let from = if is_aside { ASIDE } else { FROM };
-                code_place(&plane).write(code, from, width)?;
+                code_place(&plane).write(code, source(&plane, 0), plane.width)?;
             }
             code.add(FROM, plane.head_floats as i32 * 4)?;
             code.add(TO, HEAD_STRIDE)
@@ -265,6 +351,9 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     }
     code.dec(LEFT)?;
     code.jnz(next_row)?;
+    if has_quads {
+        code.set_label(&mut written)?;
+    }
     code.mov(rsp, frame.stack_before())?;
 
     code.set_label(&mut done)?;
@@ -350,11 +439,11 @@ fn each_head(
     code.jnz(next)
 }
 
-/// Rotates pairs (i, i + half).
-fn halves(code: &mut CodeAssembler, to: Place, half: usize) -> Emitted {
+/// Rotates pairs (i, i + half) of the row that many floats behind.
+fn halves(code: &mut CodeAssembler, to: Place, before: usize, half: usize) -> Emitted {
     for at in (0..half).step_by(LANES) {
-        code.vmovups(ymm0, floats(FROM, at))?;
-        code.vmovups(ymm1, floats(FROM, half + at))?;
+        code.vmovups(ymm0, floats(FROM, before + at))?;
+        code.vmovups(ymm1, floats(FROM, before + half + at))?;
         code.vmovups(ymm2, floats(ROW_COSINES, at))?;
         code.vmovups(ymm3, floats(ROW_SINES, at))?;
         code.vmulps(ymm4, ymm0, ymm2)?;
@@ -369,15 +458,15 @@ fn halves(code: &mut CodeAssembler, to: Place, half: usize) -> Emitted {
     Ok(())
 }
 
-/// Rotates pairs (2i, 2i + 1).
-fn neighbours(code: &mut CodeAssembler, to: Place, width: usize) -> Emitted {
+/// Rotates pairs (2i, 2i + 1) likewise.
+fn neighbours(code: &mut CodeAssembler, to: Place, before: usize, width: usize) -> Emitted {
     for at in (0..width).step_by(LANES) {
         // Each angle in two lanes.
         for (angles, table) in [(ymm2, ROW_COSINES), (ymm3, ROW_SINES)] {
             code.vpmovzxdq(angles, xmmword_ptr(table + at / 2 * 4))?;
             code.vmovsldup(angles, angles)?;
         }
-        code.vmovups(ymm0, floats(FROM, at))?;
+        code.vmovups(ymm0, floats(FROM, before + at))?;
         code.vpermilps(ymm1, ymm0, 0b10_11_00_01)?;
         code.vmulps(ymm4, ymm0, ymm2)?;
         code.vmulps(ymm5, ymm1, ymm3)?;

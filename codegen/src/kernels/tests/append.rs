@@ -32,7 +32,7 @@ const BORDERS: [f32; 14] = [
 const POSITIONS: usize = 19;
 
 /// Rows, heads, widths of key and value, rotated values of a key.
-const SHAPES: [[usize; 5]; 9] = [
+const SHAPES: [[usize; 5]; 11] = [
     [1, 1, 1, 1, 0],
     [1, 2, 6, 9, 4],
     [8, 3, 16, 17, 16],
@@ -43,7 +43,28 @@ const SHAPES: [[usize; 5]; 9] = [
     [17, 2, 128, 128, 128],
     [3, 8, 96, 64, 32],
     [4, 2, 24, 40, 16],
+    // Several quads of rows.
+    [23, 3, 64, 64, 64],
+    [14, 2, 48, 16, 32],
 ];
+
+/// Where rows go: one far from the other, or one behind the other in a slot, and after some in the next.
+fn random_places(random: &mut Random, rows: usize) -> Vec<RowSpans> {
+    let is_run = random.below(2) == 0;
+    let (mut slot, first) = (random.below(SLOTS), random.below(8));
+    let place = |row: usize| {
+        let [write_slot, write_row] = match is_run {
+            true => {
+                slot = (slot + usize::from(random.below(9) == 0)) % SLOTS;
+                [slot, first + row]
+            }
+            false => [random.below(SLOTS), (row * 4 + random.below(4)) % CACHE_ROWS],
+        };
+        let [write_slot, write_row] = [write_slot, write_row].map(|number| number as u32);
+        RowSpans { write_slot, write_row, ..Default::default() }
+    };
+    (0..rows).map(place).collect()
+}
 
 /// The key as the two kernels make it: each product and each sum rounded.
 fn rotated(key: &[f32], rotation: Option<Rotation>, cos: &[f32], sin: &[f32]) -> Vec<f32> {
@@ -76,13 +97,7 @@ pub(super) fn check_append(
         rotation: (width > 0).then_some(Rotation { width, interleaved }),
         reservoir: None,
     };
-    let spans: Vec<RowSpans> = (0..rows)
-        .map(|row| RowSpans {
-            write_slot: random.below(SLOTS) as u32,
-            write_row: ((row * 4 + random.below(4)) % CACHE_ROWS) as u32,
-            ..Default::default()
-        })
-        .collect();
+    let spans = random_places(random, rows);
     let mut key = random.units(rows * spec.key.0);
     let mut value = random.units(rows * spec.value.0);
     for (numbers, stride) in [(&mut key, spec.key.0), (&mut value, spec.value.0)] {
