@@ -106,7 +106,8 @@ impl CodePlace {
         self.first + self.to_scale + row * self.number.scale_bytes()
     }
 
-    /// Rounds the row of `width` numbers at `from`, all of which have been seen, `before` numbers behind.
+    /// Rounds the row of `width` numbers that lies `before` of them behind `from`, all of which have been
+    /// seen.
     pub(super) fn write(
         self,
         code: &mut CodeAssembler,

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `portable` | 128-bit vectors by Cranelift; any width |
 //! | `wide` | 256-bit vectors, assembled, for all other levels |
+//! | `wide/rows` | a row, and the four of a quad |
 //! | `codes` | rounding rows to codes in them |
 //! | `sample` | what is overwritten is copied to the reservoir first, where a layer has one |
 

@@ -6,16 +6,17 @@
 //! has those that are rounded to codes. Where the next four rows are those of a quad of codes, they are
 //! written together.
 
+mod rows;
+
 use std::mem::offset_of;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use weir_abi::{KEY_BLOCK, LayerCall, RowSpans, StepContext};
 
-use super::AppendSpec;
-use super::codes::{self, CodePlace, SIXTEEN};
+use self::rows::{Rows, has_quads, leave_unless_quad};
+use super::{AppendSpec, codes};
 use crate::kernels::attention::{CacheType, QUAD, narrow};
-use crate::kernels::rotary::Rotation;
 
 pub(super) type Emitted = Result<(), IcedError>;
 
@@ -142,49 +143,17 @@ fn bytes_aside(spec: &AppendSpec) -> usize {
     }
 }
 
-/// Most numbers of a head whose rows are written by fours: the code of four rows is four times as long.
-const MOST_OF_QUADS: usize = 256;
-
-/// Whether rows of a quad are written together.
-fn has_quads(spec: &AppendSpec) -> bool {
-    let is_whole = |width: usize| width.is_multiple_of(SIXTEEN) && width <= MOST_OF_QUADS;
-    spec.cache.number == CacheType::Int8
-        && is_whole(spec.cache.key_width)
-        && is_whole(spec.cache.value_width)
-}
-
-/// Goes elsewhere unless the next four rows are those of a quad.
-fn leave_unless_quad(code: &mut CodeAssembler, elsewhere: CodeLabel) -> Emitted {
-    let [slot, row] = [offset_of!(RowSpans, write_slot), offset_of!(RowSpans, write_row)];
-    code.cmp(LEFT, QUAD as i32)?;
-    code.jl(elsewhere)?;
-    code.mov(r14d, dword_ptr(SPAN + row))?;
-    code.test(r14d, QUAD as i32 - 1)?;
-    code.jnz(elsewhere)?;
-    code.mov(r15d, dword_ptr(SPAN + slot))?;
-    for other in 1..QUAD {
-        let span = other * size_of::<RowSpans>();
-        code.cmp(r15d, dword_ptr(SPAN + (span + slot)))?;
-        code.jne(elsewhere)?;
-        code.inc(r14d)?;
-        code.cmp(r14d, dword_ptr(SPAN + (span + row)))?;
-        code.jne(elsewhere)?;
+/// Goes on by so many rows; the zero flag says whether none is left.
+fn go_on(code: &mut CodeAssembler, row_strides: &[(AsmRegister64, usize)], rows: usize) -> Emitted {
+    for (place, bytes) in row_strides {
+        code.add(*place, (rows * bytes) as i32)?;
     }
-    Ok(())
-}
-
-/// Finds the angles of the next row, or of one behind it.
-fn angles(code: &mut CodeAssembler, rotation: Rotation, row: usize) -> Emitted {
-    code.mov(r12d, dword_ptr(ROTARY_ROW + row * 4))?;
-    code.imul_3(ROW_COSINES, ROW_COSINES, (rotation.width / 2 * 4) as i32)?;
-    code.lea(ROW_SINES, SINES + ROW_COSINES)?;
-    code.add(ROW_COSINES, COSINES)
+    code.sub(LEFT, rows as i32)
 }
 
 /// Emits the whole kernel; `is_ring` if it writes the ring's part of a cache with two.
 pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: bool) -> Emitted {
     let number = spec.cache.number;
-    let is_coded = number.is_coded();
     let [mut next_row, mut written, mut done, mut data] = [(); 4].map(|()| code.create_label());
     let row_strides = [
         (KEYS, spec.key.0 * 4),
@@ -224,8 +193,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     // pointer that was.
     let stage = aside + stacked.len() * codes::VECTOR;
     let has_quads = has_quads(spec);
-    let stage_row = spec.cache.key_width.max(spec.cache.value_width);
-    let frame = Frame::of(stage + if has_quads { QUAD * stage_row } else { 0 });
+    let frame = Frame::of(stage + if has_quads { QUAD * rows::stage_row(spec) } else { 0 });
     code.mov(SPARE, rsp)?;
     code.sub(rsp, (frame.begin + LINE) as i32)?;
     code.and(rsp, -(LINE as i32))?;
@@ -243,113 +211,19 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
             code.vbroadcastss(*register, dword_ptr(SPARE + index * 4))?;
         }
     }
-    let code_place = |plane: &Plane| CodePlace {
-        is_key: plane.is_key,
-        first: TO,
-        to_scale: TO_SCALE,
-        number,
-        constants: aside,
-        of_quad: None,
-    };
-    let ask = |code: &mut CodeAssembler| {
-        planes(spec, is_ring).into_iter().try_for_each(|plane| {
-            places(code, &plane, number, &frame)?;
-            let rows = if plane.is_key { KEY_BLOCK } else { 1 };
-            each_head(code, &frame, |code| {
-                if is_coded {
-                    code_place(&plane).prefetch(code, plane.bytes)?;
-                } else {
-                    for line in 0..(plane.width * rows * number.bytes()).div_ceil(LINE) {
-                        code.prefetchw(byte_ptr(TO + line * LINE))?;
-                    }
-                }
-                code.add(TO, HEAD_STRIDE)
-            })
-        })
-    };
-    // A row of a head is rotated, and seen; aside if it is a key of codes.
-    let see = |code: &mut CodeAssembler, plane: &Plane, to: Place, before: usize| {
-        let rotated = match spec.rotation.filter(|_| plane.is_key) {
-            Some(Rotation { width, interleaved: true }) => {
-                neighbours(code, to, before, width)?;
-                width
-            }
-            Some(Rotation { width, interleaved: false }) => {
-                halves(code, to, before, width / 2)?;
-                width
-            }
-            None => 0,
-        };
-        (rotated..plane.width).step_by(LANES).try_for_each(|at| {
-            code.vmovups(ymm4, floats(FROM, before + at))?;
-            to.store(code, ymm4, at)
-        })
-    };
-    let place_of = |plane: &Plane| match is_coded {
-        true => Place::Codes { is_aside: plane.is_key && aside > 0 },
-        false => Place::Cache { number, step: if plane.is_key { KEY_BLOCK } else { 1 } },
-    };
-    let source = |plane: &Plane, before: usize| match plane.is_key && aside > 0 {
-        true => (ASIDE, 0),
-        false => (FROM, before),
-    };
-
+    let rows = Rows { spec, planes: planes(spec, is_ring), frame: &frame, aside, stage };
     code.set_label(&mut next_row)?;
     if has_quads {
         let mut single = code.create_label();
         leave_unless_quad(code, single)?;
-        ask(code)?;
-        for plane in planes(spec, is_ring) {
-            places(code, &plane, number, &frame)?;
-            code.mov(FROM, plane.rows)?;
-            let stages = [0, 1, 2, 3].map(|row| stage + row * stage_row);
-            each_head(code, &frame, |code| {
-                for (row, stage) in stages.into_iter().enumerate() {
-                    let before = row * plane.row_floats;
-                    codes::begin(code)?;
-                    if let Some(rotation) = spec.rotation.filter(|_| plane.is_key) {
-                        angles(code, rotation, row)?;
-                    }
-                    see(code, &plane, place_of(&plane), before)?;
-                    let place = CodePlace { of_quad: Some((row, stage)), ..code_place(&plane) };
-                    place.write(code, source(&plane, before), plane.width)?;
-                }
-                codes::interleave(code, code_place(&plane), stages, plane.width)?;
-                code.add(FROM, plane.head_floats as i32 * 4)?;
-                code.add(TO, HEAD_STRIDE)
-            })?;
-        }
-        for (place, bytes) in row_strides {
-            code.add(place, (QUAD * bytes) as i32)?;
-        }
-        code.sub(LEFT, QUAD as i32)?;
+        rows.write_quad(code)?;
+        go_on(code, &row_strides, QUAD)?;
         code.jnz(next_row)?;
         code.jmp(written)?;
         code.set_label(&mut single)?;
     }
-    ask(code)?;
-    if let Some(rotation) = spec.rotation {
-        angles(code, rotation, 0)?;
-    }
-    for plane in planes(spec, is_ring) {
-        places(code, &plane, number, &frame)?;
-        code.mov(FROM, plane.rows)?;
-        each_head(code, &frame, |code| {
-            if is_coded {
-                codes::begin(code)?;
-            }
-            see(code, &plane, place_of(&plane), 0)?;
-            if is_coded {
-                code_place(&plane).write(code, source(&plane, 0), plane.width)?;
-            }
-            code.add(FROM, plane.head_floats as i32 * 4)?;
-            code.add(TO, HEAD_STRIDE)
-        })?;
-    }
-    for (place, bytes) in row_strides {
-        code.add(place, bytes as i32)?;
-    }
-    code.dec(LEFT)?;
+    rows.write_row(code)?;
+    go_on(code, &row_strides, 1)?;
     code.jnz(next_row)?;
     if has_quads {
         code.set_label(&mut written)?;
@@ -437,93 +311,4 @@ fn each_head(
     body(code)?;
     code.dec(HEADS)?;
     code.jnz(next)
-}
-
-/// Rotates pairs (i, i + half) of the row that many floats behind.
-fn halves(code: &mut CodeAssembler, to: Place, before: usize, half: usize) -> Emitted {
-    for at in (0..half).step_by(LANES) {
-        code.vmovups(ymm0, floats(FROM, before + at))?;
-        code.vmovups(ymm1, floats(FROM, before + half + at))?;
-        code.vmovups(ymm2, floats(ROW_COSINES, at))?;
-        code.vmovups(ymm3, floats(ROW_SINES, at))?;
-        code.vmulps(ymm4, ymm0, ymm2)?;
-        code.vmulps(ymm5, ymm1, ymm3)?;
-        code.vmulps(ymm6, ymm1, ymm2)?;
-        code.vmulps(ymm7, ymm0, ymm3)?;
-        code.vsubps(ymm4, ymm4, ymm5)?;
-        code.vaddps(ymm6, ymm6, ymm7)?;
-        to.store(code, ymm4, at)?;
-        to.store(code, ymm6, half + at)?;
-    }
-    Ok(())
-}
-
-/// Rotates pairs (2i, 2i + 1) likewise.
-fn neighbours(code: &mut CodeAssembler, to: Place, before: usize, width: usize) -> Emitted {
-    for at in (0..width).step_by(LANES) {
-        // Each angle in two lanes.
-        for (angles, table) in [(ymm2, ROW_COSINES), (ymm3, ROW_SINES)] {
-            code.vpmovzxdq(angles, xmmword_ptr(table + at / 2 * 4))?;
-            code.vmovsldup(angles, angles)?;
-        }
-        code.vmovups(ymm0, floats(FROM, before + at))?;
-        code.vpermilps(ymm1, ymm0, 0b10_11_00_01)?;
-        code.vmulps(ymm4, ymm0, ymm2)?;
-        code.vmulps(ymm5, ymm1, ymm3)?;
-        // Subtracts in even lanes, adds in odd ones.
-        code.vaddsubps(ymm4, ymm4, ymm5)?;
-        to.store(code, ymm4, at)?;
-    }
-    Ok(())
-}
-
-/// Where a head's numbers go.
-#[derive(Clone, Copy)]
-enum Place {
-    /// Into the cache.
-    Cache {
-        number: CacheType,
-        /// Numbers from one of the head's to the next.
-        step: usize,
-    },
-    /// Nowhere yet, but aside if they are not their row's own: codes need the largest of all.
-    Codes { is_aside: bool },
-}
-
-impl Place {
-    /// Takes eight floats, the head's from number `first` on. Spoils them and the first two
-    /// registers.
-    fn store(self, code: &mut CodeAssembler, value: AsmRegisterYmm, first: usize) -> Emitted {
-        let (number, step) = match self {
-            Place::Cache { number, step } => (number, step),
-            Place::Codes { is_aside } => {
-                if is_aside {
-                    code.vmovaps(floats(ASIDE, first), value)?;
-                }
-                return codes::see(code, value);
-            }
-        };
-        let at = |index: usize| TO + index * step * number.bytes();
-        let is_dense = step == 1;
-        if number == CacheType::F32 {
-            if is_dense {
-                return code.vmovups(ymmword_ptr(at(first)), value);
-            }
-            code.vextractf128(xmm1, value, 1)?;
-            code.vextractf128(xmm0, value, 0)?;
-            for lane in 0..LANES {
-                let half = [xmm0, xmm1][lane / 4];
-                code.vextractps(dword_ptr(at(first + lane)), half, lane as i32 % 4)?;
-            }
-            return Ok(());
-        }
-        narrow::narrow(code, number, value)?;
-        if is_dense {
-            return code.vmovups(xmmword_ptr(at(first)), xmm1);
-        }
-        for lane in 0..LANES {
-            code.vpextrw(word_ptr(at(first + lane)), xmm1, lane as i32)?;
-        }
-        Ok(())
-    }
 }
