@@ -142,6 +142,7 @@ impl Processor<'_> {
             Vpextrq => self.extract_number(instruction, 8),
             Vpinsrw | Vpinsrd => self.insert_number(instruction),
             Vpunpcklwd | Vpunpckhwd => self.interleave_words(instruction),
+            Vpunpcklbw | Vpunpckhbw => self.interleave_bytes(instruction),
             Vpshuflw | Vpshufhw => self.shuffle_half_words(instruction),
             Vpshufb => self.shuffle_bytes(instruction),
             Vpackssdw | Vpackusdw | Vpacksswb | Vpackuswb => self.narrow(instruction),

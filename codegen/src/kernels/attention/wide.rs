@@ -138,8 +138,8 @@ pub(super) fn define(
         let least = b.int(tile::amx::LEAST as i64);
         let are_many = b.compare(IntCC::SignedGreaterThanOrEqual, queries, least);
         b.if_then(are_many, |b| {
-            if let Some([configure, _]) = unit.steps.matrix {
-                b.call(configure, &[]);
+            if let Some(matrix) = &unit.steps.matrix {
+                b.call(matrix.configure, &[]);
             }
             if let Some(lanes) = scratch.all_lanes() {
                 // Those of queries that are not there are computed with, too: ordinary numbers, since
@@ -160,9 +160,9 @@ pub(super) fn define(
                 Vec::new()
             },
         );
-        if let Some([_, release]) = unit.steps.matrix {
+        if let Some(matrix) = &unit.steps.matrix {
             b.if_then(are_many, |b| {
-                b.call(release, &[]);
+                b.call(matrix.release, &[]);
             });
         }
         b.ret(&[]);

@@ -69,6 +69,7 @@ fn avx2() -> Vec<Entry> {
         vcvtps2dq(ymm0, ymm1); vcvttps2dq(ymm0, ymm1); vpsllvd(ymm0, ymm1, ymm2);
         vpsrlvd(ymm0, ymm1, ymm2); vpunpcklwd(ymm0, ymm1, ymm2); vpunpckhwd(ymm0, ymm1, ymm2);
         vmovshdup(ymm0, ymm1); vmovhlps(xmm0, xmm1, xmm2); vpunpcklwd(xmm0, xmm1, xmm2);
+        vpunpcklbw(ymm0, ymm1, ymm2); vpunpckhbw(ymm0, ymm1, ymm2); vpunpckhbw(xmm0, xmm1, xmm2);
         vmovd(xmm0, dword_ptr(rdi + 36)); vmovq(xmm0, qword_ptr(rdi + 36));
         vpinsrd(xmm0, xmm1, dword_ptr(rdi + 8), 2); vpinsrw(xmm0, xmm1, word_ptr(rdi + 6), 5);
         vmaskmovps(ymm0, ymm1, ymmword_ptr(rdi)); andps(xmm0, xmm1); orps(xmm0, xmm1);

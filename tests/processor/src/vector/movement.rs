@@ -283,6 +283,19 @@ impl Processor<'_> {
         self.set_vector(instruction, (bytes, 2), &value)
     }
 
+    /// Bytes of both sources in turn, per 128 bits.
+    pub(super) fn interleave_bytes(&mut self, instruction: &Instruction) -> Step {
+        let bytes = bytes_of(instruction.op0_register());
+        let (a, b) = self.sources(instruction, bytes, 1)?;
+        let half = if instruction.mnemonic() == Mnemonic::Vpunpckhbw { 8 } else { 0 };
+        let mut value = [0; 64];
+        for (lane, place) in value[..bytes].iter_mut().enumerate() {
+            let source = if lane % 2 == 0 { &a } else { &b };
+            *place = source[lane / 16 * 16 + lane % 16 / 2 + half];
+        }
+        self.set_vector(instruction, (bytes, 1), &value)
+    }
+
     /// Four words of 16 bits of each 128 moved among themselves, the lower or the upper ones.
     pub(super) fn shuffle_half_words(&mut self, instruction: &Instruction) -> Step {
         let bytes = bytes_of(instruction.op0_register());

@@ -336,6 +336,12 @@ pub(super) fn keep_awake(v: &mut Vectors<'_>) -> Emitted {
     bind(v, &mut few)
 }
 
+/// `(scratch, queries)`: [`keep_awake`] as a step of its own.
+pub(in crate::kernels::attention) fn stay_awake(v: &mut Vectors<'_>, _: &Tile<'_>) -> Emitted {
+    keep_awake(v)?;
+    v.code.ret()
+}
+
 /// `()`: configures the tiles.
 pub(in crate::kernels::attention) fn configure(v: &mut Vectors<'_>, tile: &Tile<'_>) -> Emitted {
     let mut configuration = v.code.create_label();

@@ -55,6 +55,11 @@ impl Unit<'_> {
         if let Some(records) = self.records {
             let means = self.at(b, self.scratch.all_sums);
             b.call(self.steps.means, &[self.memory, rows.count, means]);
+            if let Some(matrix) = &self.steps.matrix {
+                // By count up to 1500 cycles are behind the last product, as many are in front of the next.
+                let count = self.count(b, rows);
+                b.call(matrix.keep_awake, &[self.memory, count]);
+            }
             records.write(b, means, operands.output, [rows.start, rows.count], head);
         } else {
             let output = b.element(operands.output, rows.start, spec.output_row as i64 * 4);

@@ -5,10 +5,18 @@ use crate::emit::{Assembly, EmitError, FuncId, POINTER, signature};
 use crate::kernels::attention::cache::CacheType;
 use crate::kernels::attention::vector::{Dots, Emitted, Vectors, Width};
 
+/// What is done with matrix tiles besides products.
+pub(super) struct Matrix {
+    pub(super) configure: FuncId,
+    pub(super) release: FuncId,
+    /// Keeps their unit awake while vectors compute.
+    pub(super) keep_awake: FuncId,
+}
+
 /// The steps.
 pub(super) struct Steps {
-    /// Configure the matrix tiles and release them, where there are any.
-    pub(super) matrix: Option<[FuncId; 2]>,
+    /// What matrix tiles need, where there are any.
+    pub(super) matrix: Option<Matrix>,
     /// Copies queries, and their sums begin.
     pub(super) take: FuncId,
     /// Writes the results.
@@ -46,10 +54,11 @@ impl Steps {
         let combine = step("combine", 2, tile::combine)?;
         let has_matrix = tile.dots == Dots::Tiles && tile.number == CacheType::Int8;
         let matrix = match has_matrix {
-            true => Some([
-                step("configure", 0, tile::amx::configure)?,
-                step("release", 0, tile::amx::release)?,
-            ]),
+            true => Some(Matrix {
+                configure: step("configure", 0, tile::amx::configure)?,
+                release: step("release", 0, tile::amx::release)?,
+                keep_awake: step("awake", 2, tile::amx::stay_awake)?,
+            }),
             false => None,
         };
         Ok(match tile.number {
