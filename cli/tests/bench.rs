@@ -25,6 +25,9 @@ fn lines(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
 }
 
+/// The kernel of attention, which rounds what it gives for the product behind it.
+const ATTENTION: &str = "layer-0/attend, quantise";
+
 #[test]
 fn figures_have_their_shares() {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -83,7 +86,7 @@ fn a_profile_has_every_kernel() {
         let of = || kernels.iter().filter(|kernel| kernel["metric"] == metric);
         let parts: f64 = of().filter_map(|kernel| kernel["part"].as_f64()).sum();
         assert!((parts - 1.0).abs() < 1e-6, "{metric}: {parts}");
-        let attend = of().find(|kernel| kernel["kernel"] == "layer-0/attend").expect("attention");
+        let attend = of().find(|kernel| kernel["kernel"] == ATTENTION).expect("attention");
         // Six layers, once a tile or step.
         let calls = if metric == "profile_prefill" { 6 } else { 6 * 5 };
         assert_eq!(attend["calls"], calls, "{attend}");
@@ -157,7 +160,7 @@ fn profiles_take_turns() {
             // The steps of one repetition, and rows of 48 beside those of all.
             assert_eq!(first["calls"], other["calls"], "{other}");
             let [before, after] = [first, other].map(|one| one["bytes"].as_u64());
-            if other["kernel"] == "layer-0/attend" {
+            if other["kernel"] == ATTENTION {
                 assert!(before > after, "{first} {other}");
                 assert_eq!(first["calls"], 6 * 7, "{first}");
             } else {
