@@ -248,31 +248,21 @@ pub(super) fn interleave(
 ) -> Emitted {
     let rows = [xmm0, xmm1, xmm2, xmm3];
     let [low, high, other_low, other_high] = [xmm4, xmm5, xmm6, xmm7];
+    // Four numbers of a key lie beside each other, and four rows of a value.
+    let of_pairs = if place.is_key { QUAD } else { 1 };
     for at in (0..width).step_by(SIXTEEN) {
         for (row, stage) in rows.into_iter().zip(stages) {
             code.vmovups(row, xmmword_ptr(rsp + (stage + at)))?;
         }
         let pairs = [[low, high, rows[0], rows[1]], [other_low, other_high, rows[2], rows[3]]];
         for [low, high, first, second] in pairs {
-            if place.is_key {
-                code.vpunpckldq(low, first, second)?;
-                code.vpunpckhdq(high, first, second)?;
-            } else {
-                code.vpunpcklbw(low, first, second)?;
-                code.vpunpckhbw(high, first, second)?;
-            }
+            unpack(code, of_pairs, [low, high], [first, second])?;
         }
         for (half, [first, second]) in
             [[low, other_low], [high, other_high]].into_iter().enumerate()
         {
-            let [lower, upper] = [rows[2 * half], rows[2 * half + 1]];
-            if place.is_key {
-                code.vpunpcklqdq(lower, first, second)?;
-                code.vpunpckhqdq(upper, first, second)?;
-            } else {
-                code.vpunpcklwd(lower, first, second)?;
-                code.vpunpckhwd(upper, first, second)?;
-            }
+            let to = [rows[2 * half], rows[2 * half + 1]];
+            unpack(code, 2 * of_pairs, to, [first, second])?;
         }
         for (index, row) in rows.into_iter().enumerate() {
             // A quad of numbers of four keys, or four numbers of a quad of values.
@@ -282,4 +272,31 @@ pub(super) fn interleave(
         }
     }
     Ok(())
+}
+
+/// Runs of so many bytes of two registers in turn, those of the lower halves and those of the upper ones.
+fn unpack(
+    code: &mut CodeAssembler,
+    bytes: usize,
+    [low, high]: [AsmRegisterXmm; 2],
+    [first, second]: [AsmRegisterXmm; 2],
+) -> Emitted {
+    match bytes {
+        1 => {
+            code.vpunpcklbw(low, first, second)?;
+            code.vpunpckhbw(high, first, second)
+        }
+        2 => {
+            code.vpunpcklwd(low, first, second)?;
+            code.vpunpckhwd(high, first, second)
+        }
+        4 => {
+            code.vpunpckldq(low, first, second)?;
+            code.vpunpckhdq(high, first, second)
+        }
+        _ => {
+            code.vpunpcklqdq(low, first, second)?;
+            code.vpunpckhqdq(high, first, second)
+        }
+    }
 }

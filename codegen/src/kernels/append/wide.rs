@@ -225,9 +225,7 @@ pub(super) fn assemble(code: &mut CodeAssembler, spec: &AppendSpec, is_ring: boo
     rows.write_row(code)?;
     go_on(code, &row_strides, 1)?;
     code.jnz(next_row)?;
-    if has_quads {
-        code.set_label(&mut written)?;
-    }
+    code.set_label(&mut written)?;
     code.mov(rsp, frame.stack_before())?;
 
     code.set_label(&mut done)?;

@@ -96,10 +96,6 @@ pub(super) fn interpret(case: &Case, level: IsaLevel, threads: usize) -> (Vec<f3
     (floats(&output), shares)
 }
 
-fn bits(floats: &[f32]) -> Vec<u32> {
-    floats.iter().map(|float| float.to_bits()).collect()
-}
-
 /// Whether the threads shared a row. All numbers are ordinary ones unless some `are_tiny`.
 fn check(case: &mut Case, threads: usize, are_tiny: bool) -> bool {
     let [avx2, avx_vnni, avx512, pairs, amx] = LEVELS.map(|level| {

@@ -49,10 +49,6 @@ fn rounded(case: &mut Case, rows: Activation, level: IsaLevel) {
     case.spec = AttendSpec { rounded: Some(rows), output_row, ..case.spec };
 }
 
-fn bits(floats: &[f32]) -> Vec<u32> {
-    floats.iter().map(|float| float.to_bits()).collect()
-}
-
 /// Rows by the quantiser alone.
 fn quantised(values: &[f32], rows: Activation, count: usize) -> Vec<u32> {
     let kernel = Kernel::new(|assembly| emit_quantise(assembly, rows));

@@ -154,10 +154,6 @@ impl Case {
     }
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
 const SOURCES: [Source; 4] = [
     Source::Row,
     Source::RmsNorm { epsilon: EPSILON },

@@ -56,7 +56,7 @@ impl Unit<'_> {
             let means = self.at(b, self.scratch.all_sums);
             b.call(self.steps.means, &[self.memory, rows.count, means]);
             if let Some(matrix) = &self.steps.matrix {
-                // By count up to 1500 cycles are behind the last product, as many are in front of the next.
+                // An estimate: some 1500 cycles behind the last product, as many in front of the next.
                 let count = self.count(b, rows);
                 b.call(matrix.keep_awake, &[self.memory, count]);
             }
