@@ -213,24 +213,35 @@ impl<'a> Avx512<'a> {
         scale: AsmRegisterZmm,
         zero: AsmRegisterZmm,
     ) -> Result<(), IcedError> {
-        let at = group * self.spec.layout.group_bytes();
-        match blocks.scale {
-            ScaleType::F32 => code.vmovups(scale, zmmword_ptr(WEIGHTS + at))?,
-            ScaleType::F16 => code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at))?,
-            ScaleType::Short => {
-                code.vpmovsxbd(scale, xmmword_ptr(WEIGHTS + at))?;
-                code.vcvtdq2ps(scale, scale)?;
-                let units = at + self.spec.layout.units_offset();
-                code.vmulps(scale, scale, zmmword_ptr(TILE_WEIGHTS + units))?;
-            }
-        }
-        let at = at + self.spec.layout.zeros_offset();
+        self.block_scales(code, blocks, group, scale)?;
+        let at = group * self.spec.layout.group_bytes() + self.spec.layout.zeros_offset();
         match blocks.zero {
             ZeroPoint::Implied => Ok(()),
             ZeroPoint::Float => code.vmovups(zero, zmmword_ptr(WEIGHTS + at)),
             ZeroPoint::Code => {
                 code.vpmovzxbd(zero, xmmword_ptr(WEIGHTS + at))?;
                 code.vcvtdq2ps(zero, zero)
+            }
+        }
+    }
+
+    /// Loads the scales alone.
+    fn block_scales(
+        &self,
+        code: &mut CodeAssembler,
+        blocks: Blocks,
+        group: usize,
+        scale: AsmRegisterZmm,
+    ) -> Result<(), IcedError> {
+        let at = group * self.spec.layout.group_bytes();
+        match blocks.scale {
+            ScaleType::F32 => code.vmovups(scale, zmmword_ptr(WEIGHTS + at)),
+            ScaleType::F16 => code.vcvtph2ps(scale, ymmword_ptr(WEIGHTS + at)),
+            ScaleType::Short => {
+                code.vpmovsxbd(scale, xmmword_ptr(WEIGHTS + at))?;
+                code.vcvtdq2ps(scale, scale)?;
+                let units = at + self.spec.layout.units_offset();
+                code.vmulps(scale, scale, zmmword_ptr(TILE_WEIGHTS + units))
             }
         }
     }

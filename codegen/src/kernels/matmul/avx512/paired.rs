@@ -184,14 +184,14 @@ impl<'a> Paired<'a> {
         Ok(())
     }
 
-    /// What a row's sums begin with, but for the channels' part: about 8 where the zero point is implied,
-    /// else about 0.
+    /// What a row's sums begin with, but for the channels' part: about 0 where zero points are floats,
+    /// whose products are rounded, else about 8.
     fn begin(&self, code: &mut CodeAssembler, row: usize) -> Result<(), IcedError> {
         let of_row = self.block.activations + PAIRS_BEGIN;
         let of_row = self.kernel.input(self.part, row, of_row);
         let wholes = &self.wholes[row * self.groups..][..self.groups];
         code.vpbroadcastd(wholes[0], dword_ptr(of_row))?;
-        if self.block.blocks.zero != ZeroPoint::Implied {
+        if self.block.blocks.zero == ZeroPoint::Float {
             let eight_sums = self.factors[0];
             code.vpslld(eight_sums, self.kernel.minus_sum(self.block, self.part, row), 3)?;
             code.vpsubd(wholes[0], wholes[0], eight_sums)?;

@@ -3,10 +3,14 @@
 //! Codes of a block are taken apart once for all rows and stay in registers; the float sums of all rows
 //! wait in scratch memory and are read and written once a block. Two groups share each activation,
 //! without which loads are the limit (two a cycle, for four additions or products). Of a block of 32
-//! registers hold 16 of codes, 2 of scales, 2 of zero points, what the channels of both groups add,
-//! integer sums of 4 rows (of 3 beside zero points), and 4 factors; the mask's serves, too, between two
-//! blocks' codes. A longer block is two runs, between which the integer sums of all rows wait in memory,
-//! too; with few rows it has one group in one run. Order and rounding are those of [`super::integer`].
+//! registers hold 16 of codes, 2 of scales, what the channels of both groups add, integer sums of 4 rows
+//! (of 3 beside zero points that are floats), and 4 factors; the mask's serves, too, between two blocks'
+//! codes. A longer block is two runs, between which the integer sums of all rows wait in memory, too; with
+//! few rows it has one group in one run. Order and rounding are those of [`super::integer`].
+//!
+//! Sums are about 8. Where zero points are codes z, `(z − 8) · −Σ a` is one product of words, whose left
+//! side waits in scratch memory; the sum about z is exact as an integer and as a float, so bits are those
+//! of a float's product with the zero point.
 //!
 //! Four rows at a time, because a row's products wait for each other: with two the four units that
 //! add and multiply were idle a tenth of the time (Zen 5).
@@ -52,16 +56,22 @@ const BYTES_AHEAD: usize = 4352;
 const ASKED_OUTPUTS: usize = 16;
 
 /// Scratch memory: the counter of blocks, the next row of outputs to ask for and the end of those rows,
-/// and float and integer sums by row and group.
+/// words of the block's zero points less 8 by group, and float and integer sums by row and group.
 const BLOCKS_LEFT: usize = 0;
 const NEXT_OUTPUT: usize = 8;
 const END_OF_OUTPUTS: usize = 16;
-const FIRST_SUMS: usize = 64;
+const ZEROS: usize = 64;
+const FIRST_SUMS: usize = ZEROS + GROUPS[0] * SUMS;
 const FIRST_WHOLES: usize = FIRST_SUMS + SHORT_ROWS * GROUPS[0] * SUMS;
 pub(super) const SCRATCH_BYTES: usize = FIRST_WHOLES + LONG_ROWS * GROUPS[0] * SUMS;
 
 /// Sums of the turn's first row.
 const STEP_SUMS: AsmRegister64 = r11;
+
+/// Where the words of a group's zero points are.
+fn zeros_of(group: usize) -> AsmMemoryOperand {
+    zmmword_ptr(SCRATCH + (ZEROS + group * SUMS))
+}
 
 /// How rows are divided. A panel asks for records long before their use, so they may come from the third
 /// cache: walking the weights once more costs more. The step is the largest tile's.
@@ -92,9 +102,9 @@ impl Avx512<'_> {
             return Ok(());
         };
         let groups = shape.groups;
-        let has_zeros = blocks.zero != ZeroPoint::Implied;
         let (scales, rest) = ZMM.split_at(groups);
-        let (zeros, rest) = if has_zeros { rest.split_at(groups) } else { (scales, rest) };
+        let has_floats = blocks.zero == ZeroPoint::Float;
+        let (zeros, rest) = if has_floats { rest.split_at(groups) } else { (scales, rest) };
         let block = Block { blocks, activations, scales, zeros };
         self.clear_sums(code, groups)?;
         code.mov(qword_ptr(SCRATCH + NEXT_OUTPUT), TILE_OUTPUT)?;
@@ -108,7 +118,15 @@ impl Avx512<'_> {
         code.set_label(&mut again)?;
         self.ask_for_outputs(code, groups)?;
         for group in 0..groups {
-            self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
+            match blocks.zero {
+                ZeroPoint::Code => {
+                    self.keep_zeros(code, group)?;
+                    self.block_scales(code, blocks, group, scales[group])?;
+                }
+                ZeroPoint::Implied | ZeroPoint::Float => {
+                    self.block_parameters(code, blocks, group, scales[group], zeros[group])?;
+                }
+            }
         }
         let parts = blocks.block / activations;
         for part in 0..parts {
@@ -125,6 +143,17 @@ impl Avx512<'_> {
         code.dec(left)?;
         code.jnz(again)?;
         self.store_rows(code, shape)
+    }
+
+    /// Keeps the words of a group's zero points, which are codes, less 8.
+    fn keep_zeros(&self, code: &mut CodeAssembler, group: usize) -> Result<(), IcedError> {
+        let at = group * self.spec.layout.group_bytes() + self.spec.layout.zeros_offset();
+        // Scales of two groups lie in front of this one, and codes come to it later.
+        code.vpbroadcastd(xmm2, dword_ptr(*self.centres[1].borrow()))?;
+        code.vpaddb(xmm2, xmm2, xmmword_ptr(WEIGHTS + at))?;
+        code.vpmovsxbw(ymm2, xmm2)?;
+        code.vpmovzxwd(zmm2, ymm2)?;
+        code.vmovdqu32(zeros_of(group), zmm2)
     }
 
     /// Asks for a part of a later block, behind the last for those of the next panel: a stream that went
@@ -232,7 +261,13 @@ impl Avx512<'_> {
                     code.vfmadd213ps(whole, block.scales[group], sum)?;
                     return code.vmovups(sum, whole);
                 }
-                self.about_zero(code, block, part, [row, group], whole, scale)?;
+                if block.blocks.zero == ZeroPoint::Code {
+                    code.vmovdqu32(scale, zeros_of(group))?;
+                    code.vpdpwssd(whole, scale, self.minus_sum(block, part, row))?;
+                    code.vcvtdq2ps(whole, whole)?;
+                } else {
+                    self.about_zero(code, block, part, [row, group], whole, scale)?;
+                }
                 code.vmulps(scale, block.scales[group], of_row)?;
                 code.vfmadd213ps(whole, scale, sum)?;
                 code.vmovups(sum, whole)
