@@ -10,7 +10,7 @@ use weir_ir::ops::{self, Known};
 use weir_ir::{ConstData, Constant, DType, Dim, Op, TensorType, Value};
 
 use super::attributes::Attributes;
-use super::import::{Bound, Importer, dtype};
+use super::import::{Bound, Importer, Rounded, dtype};
 use super::model::{self, Node};
 use super::tensor::{Element, Tensor};
 use crate::error::{Place, Problem, printable};
@@ -53,6 +53,8 @@ pub struct Cx<'i, 'm> {
     pub node: &'m Node,
     /// Its attributes.
     pub attributes: Attributes<'m>,
+    /// The activations of which the node's results are [`Rounded`].
+    pub rounds: Option<Value>,
 }
 
 impl<'m> Cx<'_, 'm> {
@@ -119,6 +121,14 @@ impl<'m> Cx<'_, 'm> {
         }
         let place = self.place();
         self.importer.value(&self.node.inputs[index], &place).map(Some)
+    }
+
+    /// The activations of which an input is this part.
+    pub fn rounded(&self, index: usize, wanted: Rounded) -> Option<Value> {
+        match self.importer.find(self.node.inputs.get(index)?)? {
+            Bound::Rounded(part, activations) if *part == wanted => Some(*activations),
+            _ => None,
+        }
     }
 
     /// Fails if an input is a cache of fixed length, whose rows are written over, not appended to.
@@ -215,6 +225,13 @@ impl<'m> Cx<'_, 'm> {
             }
             _ => None,
         }
+    }
+
+    /// The quantised constant that a value is.
+    pub fn quantised(&self, value: Value) -> Option<&Constant> {
+        let Op::ReadConstant(read) = self.maker(value)?.0 else { return None };
+        let constant = &self.importer.graph.constants[read.constant];
+        matches!(constant.data, ConstData::Quantised(_)).then_some(constant)
     }
 
     /// The op that makes a value, with its operands.

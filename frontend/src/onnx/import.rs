@@ -56,10 +56,37 @@ pub(super) enum Bound<'m> {
     Tensor(&'m Tensor, Option<Value>),
     /// A cache whose head size the file does not say; an attention operator knows it.
     Cache(roles::CacheInput),
+    /// A result of `DynamicQuantizeLinear`, and the activations that it rounds.
+    Rounded(Rounded, Value),
     /// A result that our importer does not make.
     NotMade(String),
     /// The result of a node that failed.
     Failed,
+}
+
+/// What `DynamicQuantizeLinear` gives, in order. How far activations are rounded inside of a product is
+/// our choice, as with every other weight, and never by what all rows of a step have in common: products
+/// of codes read the activations themselves, whose scale then is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounded {
+    /// Whole numbers of eight bits.
+    Codes,
+    /// What a code of one more is worth.
+    Scale,
+    /// The code of 0.
+    Zero,
+}
+
+impl Rounded {
+    const RESULTS: [Rounded; 3] = [Rounded::Codes, Rounded::Scale, Rounded::Zero];
+
+    fn name(self) -> &'static str {
+        match self {
+            Rounded::Codes => "codes",
+            Rounded::Scale => "scale",
+            Rounded::Zero => "zero point",
+        }
+    }
 }
 
 /// The state of one import.
@@ -130,20 +157,25 @@ impl<'m> Importer<'m> {
             return fail(self);
         }
         let before = self.problems.len();
-        let mut cx = Cx { importer: self, node, attributes: Attributes::new(node) };
+        let attributes = Attributes::new(node);
+        let mut cx = Cx { importer: self, node, attributes, rounds: None };
         match import(&mut cx) {
             Err(problem) => {
                 self.problems.push(problem);
                 fail(self);
             }
             Ok(results) => {
-                let unread = cx.attributes.unread();
+                let (unread, rounds) = (cx.attributes.unread(), cx.rounds);
                 self.problems.extend(unread);
                 if self.problems.len() > before {
                     return fail(self);
                 }
                 for (index, name) in node.outputs.iter().enumerate() {
+                    let rounded = rounds.zip(Rounded::RESULTS.get(index));
                     let bound = match results.get(index) {
+                        _ if let Some((activations, &part)) = rounded => {
+                            Bound::Rounded(part, activations)
+                        }
                         Some(&value) => {
                             if !name.is_empty() {
                                 let label = &mut self.graph.main.values[value].name;
@@ -193,6 +225,10 @@ impl<'m> Importer<'m> {
                     return Err(Problem::unsupported(place.clone(), message));
                 };
                 Ok(self.cache(name, &cache, ty))
+            }
+            Some(Bound::Rounded(part, _)) => {
+                let message = format!("reads the {} of rounded activations", part.name());
+                Err(Problem::unsupported(place.clone(), message))
             }
             Some(Bound::NotMade(what)) => {
                 Err(Problem::unsupported(place.clone(), format!("reads {what}")))

@@ -5,5 +5,6 @@ mod decoders;
 mod files;
 mod fixtures;
 mod goldens;
+mod integers;
 mod operators;
 mod tiny;

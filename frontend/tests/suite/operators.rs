@@ -247,7 +247,7 @@ fn functions_are_written_out_with_their_attributes() {
 }
 
 /// The result of a graph of constants.
-fn evaluated(graph: &Graph) -> Tensor {
+pub fn evaluated(graph: &Graph) -> Tensor {
     let interpreter = Interpreter::new(graph);
     let result = graph.main.results[0].value;
     interpreter.evaluate(&[result], &Bindings::default(), &|_| None).unwrap().remove(0)

@@ -98,6 +98,10 @@ fn group_query_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
             return Err(cx.unsupported(format!("attribute {name}")));
         }
     }
+    // Newer versions write down what was always meant.
+    if !cx.attributes.flag("causal", true)? {
+        return Err(cx.unsupported("attribute causal 0"));
+    }
     let query_heads = required_heads(cx, "num_heads")?;
     let kv_heads = required_heads(cx, "kv_num_heads")?;
     let softcap = cx.attributes.positive_or("softcap", 0.0)?;

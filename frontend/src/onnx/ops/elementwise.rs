@@ -5,17 +5,18 @@ use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Binary, Cast, KnownValue, Select, Unary};
 use weir_ir::{DType, Dim, Value};
 
+use super::quantised::scaled_product;
 use super::{OpRow, standard};
 use crate::error::Problem;
 use crate::onnx::context::Cx;
-use crate::onnx::import::dtype;
+use crate::onnx::import::{Rounded, dtype};
 use crate::onnx::tensor::Element;
 
 /// The family's operators.
 pub const OPS: &[OpRow] = &[
     standard("Add", 7, |cx| two(cx, BinaryOp::Add)),
     standard("Sub", 7, |cx| two(cx, BinaryOp::Sub)),
-    standard("Mul", 7, |cx| two(cx, BinaryOp::Mul)),
+    standard("Mul", 7, mul),
     standard("Div", 7, |cx| two(cx, BinaryOp::Div)),
     standard("And", 7, |cx| two(cx, BinaryOp::And)),
     standard("Or", 7, |cx| two(cx, BinaryOp::Or)),
@@ -90,6 +91,20 @@ fn one(cx: &mut Cx<'_, '_>, op: UnaryOp) -> Result<Vec<Value>, Problem> {
 fn two(cx: &mut Cx<'_, '_>, op: BinaryOp) -> Result<Vec<Value>, Problem> {
     let (a, b) = (cx.value(0)?, cx.value(1)?);
     Ok(vec![binary(cx, op, a, b)?])
+}
+
+/// The scale of rounded activations is 1; those of a product's weight belong to the weight.
+fn mul(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    for (scale, other) in [(0, 1), (1, 0)] {
+        if cx.rounded(scale, Rounded::Scale).is_some() {
+            return Ok(vec![cx.value(other)?]);
+        }
+    }
+    let factors = [cx.value(0)?, cx.value(1)?];
+    if let Some(product) = scaled_product(cx, factors)? {
+        return Ok(vec![product]);
+    }
+    Ok(vec![binary(cx, BinaryOp::Mul, factors[0], factors[1])?])
 }
 
 /// The exponent may have another type than the base, which gives the result's.

@@ -1,0 +1,186 @@
+//! Products of integers, as ONNX Runtime's dynamic quantisation spells them: products of the activations
+//! themselves with a weight of codes.
+
+use weir_frontend::onnx::proto::*;
+use weir_ir::Op;
+
+use crate::operators::{evaluated, import_nodes};
+use crate::tiny::*;
+
+const UINT8: i32 = 2;
+const INT8: i32 = 3;
+/// Rows of activations, what they have, and outputs.
+const SIZES: [usize; 3] = [2, 4, 3];
+
+fn bytes(name: &str, data_type: i32, dims: &[i64], raw: &[u8]) -> TensorProto {
+    let raw_data = Some(raw.to_vec().into());
+    TensorProto {
+        name: name.into(),
+        data_type,
+        dims: dims.to_vec(),
+        raw_data,
+        ..TensorProto::default()
+    }
+}
+
+/// How a weight is stored.
+struct Weight {
+    data_type: i32,
+    codes: [u8; 12],
+    /// One for all outputs, or one for each; or none, which is 0.
+    zeros: Vec<u8>,
+    /// As many scales: one or three.
+    scales: usize,
+}
+
+impl Weight {
+    fn number(&self, code: u8) -> f64 {
+        if self.data_type == INT8 { f64::from(code as i8) } else { f64::from(code) }
+    }
+
+    fn tensors(&self) -> Vec<TensorProto> {
+        let vector = |count: usize| if count == 1 { Vec::new() } else { vec![count as i64] };
+        let mut tensors = vec![
+            floats("x", &[2, 4]),
+            bytes("codes", self.data_type, &[4, 3], &self.codes),
+            floats("scales", &vector(self.scales)),
+            floats("bias", &[3]),
+        ];
+        if !self.zeros.is_empty() {
+            let dims = vector(self.zeros.len());
+            tensors.push(bytes("zeros", self.data_type, &dims, &self.zeros));
+        }
+        tensors
+    }
+
+    /// x · ((codes − zeros) · scales), as their types say.
+    fn product(&self) -> Vec<f64> {
+        let [rows, reduction, outputs] = SIZES;
+        let number = |index: usize| f64::from((index % 7) as f32 * 0.125 - 0.375);
+        let of = |values: &[u8], output: usize| match values.len() {
+            0 => 0.0,
+            1 => self.number(values[0]),
+            _ => self.number(values[output]),
+        };
+        let mut product = Vec::new();
+        for row in 0..rows {
+            for output in 0..outputs {
+                let scale = number(if self.scales == 1 { 0 } else { output });
+                let sum: f64 = (0..reduction)
+                    .map(|k| {
+                        let code = self.number(self.codes[k * outputs + output]);
+                        number(row * reduction + k) * (code - of(&self.zeros, output))
+                    })
+                    .sum();
+                product.push(sum * scale);
+            }
+        }
+        product
+    }
+
+    fn zero_input(&self) -> &'static str {
+        if self.zeros.is_empty() { "" } else { "zeros" }
+    }
+}
+
+fn weights() -> Vec<Weight> {
+    let codes = [0, 1, 255, 128, 127, 3, 200, 90, 17, 64, 129, 250];
+    let zeros = [vec![], vec![131], vec![7, 128, 255]];
+    let mut weights = Vec::new();
+    for data_type in [UINT8, INT8] {
+        for zeros in &zeros {
+            for scales in [1, 3] {
+                weights.push(Weight { data_type, codes, zeros: zeros.clone(), scales });
+            }
+        }
+    }
+    weights
+}
+
+fn rounded() -> NodeProto {
+    node("DynamicQuantizeLinear", "", &["x"], &["x_codes", "x_scale", "x_zero"])
+}
+
+/// The nodes that `quantize_dynamic` writes, with the scale of the product in this order of factors.
+fn spelled_out(weight: &Weight, orders: [bool; 2]) -> Vec<NodeProto> {
+    let pair = |first, second, exchanged| {
+        if exchanged { [second, first] } else { [first, second] }
+    };
+    let mut cast = node("Cast", "", &["sum"], &["float_sum"]);
+    cast.attribute = vec![int("to", i64::from(FLOAT))];
+    vec![
+        rounded(),
+        node("Mul", "", &pair("x_scale", "scales", orders[0]), &["both"]),
+        node("MatMulInteger", "", &["x_codes", "codes", "x_zero", weight.zero_input()], &["sum"]),
+        cast,
+        node("Mul", "", &pair("float_sum", "both", orders[1]), &["y"]),
+    ]
+}
+
+fn check(weight: &Weight, nodes: Vec<NodeProto>, bias: bool) {
+    let graph = import_nodes(22, nodes, vec![], weight.tensors()).unwrap();
+    let ops: Vec<&Op> = graph.main.live().map(|(_, node)| &node.op).collect();
+    let expected = |op: &&Op| matches!(op, Op::ReadConstant(_) | Op::Linear(_));
+    assert!(ops.iter().all(expected), "{ops:?}: more than products");
+    let got = evaluated(&graph);
+    let bias = |index: usize| if bias { (index % 3) as f64 * 0.125 - 0.375 } else { 0.0 };
+    for (index, (got, wanted)) in got.f32s().unwrap().iter().zip(weight.product()).enumerate() {
+        let wanted = wanted + bias(index);
+        // Sums of four products, each below 0.375 · 383 · 0.375 = 54, in float32.
+        let bound = 4.0 * 4.0 * 54.0 * f64::from(f32::EPSILON);
+        assert!((f64::from(*got) - wanted).abs() <= bound, "{index}: {got}, not {wanted}");
+    }
+}
+
+#[test]
+fn dynamic_quantisation_is_one_product_with_a_weight_of_codes() {
+    for weight in weights() {
+        for orders in [[false, false], [true, false], [false, true], [true, true]] {
+            check(&weight, spelled_out(&weight, orders), false);
+        }
+    }
+}
+
+#[test]
+fn its_fused_forms_are_the_same() {
+    for weight in weights() {
+        let zeros = weight.zero_input();
+        for bias in ["", "bias"] {
+            let inputs = ["x_codes", "codes", "x_scale", "scales", "x_zero", zeros, bias];
+            let product = node("MatMulIntegerToFloat", "com.microsoft", &inputs, &["y"]);
+            check(&weight, vec![rounded(), product], !bias.is_empty());
+            let inputs = ["x", "codes", "scales", zeros, bias];
+            let product = node("DynamicQuantizeMatMul", "com.microsoft", &inputs, &["y"]);
+            check(&weight, vec![product], !bias.is_empty());
+        }
+    }
+}
+
+#[test]
+fn codes_of_activations_are_read_by_products_alone() {
+    let refused = |nodes: Vec<NodeProto>, what: &str| {
+        let weight = Weight { data_type: INT8, codes: [1; 12], zeros: vec![], scales: 1 };
+        let mut tensors = weight.tensors();
+        tensors.push(bytes("others", UINT8, &[2, 4], &[3; 8]));
+        let refused = import_nodes(22, nodes, vec![], tensors).unwrap_err().to_string();
+        assert!(refused.contains(what), "{refused}");
+    };
+    let product = |inputs: &[&str]| node("MatMulInteger", "", inputs, &["y"]);
+    refused(vec![rounded()], "reads the codes of rounded activations");
+    refused(
+        vec![rounded(), node("Add", "", &["x_scale", "scales"], &["y"])],
+        "reads the scale of rounded activations",
+    );
+    refused(
+        vec![rounded(), product(&["others", "codes"])],
+        "a left side (input 0) that is not DynamicQuantizeLinear's",
+    );
+    refused(
+        vec![rounded(), product(&["x_codes", "codes"])],
+        "the left side's zero point (input 2) is not that of its codes",
+    );
+    refused(
+        vec![rounded(), product(&["x_codes", "others", "x_zero"])],
+        "inputs of x and weight: 4 and 2 differ",
+    );
+}
