@@ -251,6 +251,11 @@ impl<'m> Cx<'_, 'm> {
         self.importer.graph.main.shape(value).to_vec()
     }
 
+    /// Name of a value in the file.
+    pub fn name_of(&self, value: Value) -> Option<String> {
+        self.importer.graph.main.values[value].name.clone()
+    }
+
     /// Number of dimensions of a value.
     pub fn rank(&self, value: Value) -> usize {
         self.importer.graph.main.shape(value).len()

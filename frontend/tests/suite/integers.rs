@@ -157,6 +157,35 @@ fn its_fused_forms_are_the_same() {
 }
 
 #[test]
+fn a_look_up_in_bytes_is_one_in_a_table_of_codes() {
+    for (data_type, zeros) in [(UINT8, &[131][..]), (INT8, &[250]), (UINT8, &[])] {
+        let codes = [0, 1, 255, 128, 127, 3, 200, 90, 17, 64, 129, 250];
+        let zero = zeros.first().map(|&zero| bytes("zeros", data_type, &[], &[zero]));
+        let tensors = [
+            ints("ids", &[2], &[3, 1]),
+            bytes("codes", data_type, &[4, 3], &codes),
+            floats("scales", &[]),
+        ];
+        let inputs = ["rows", "scales", if zeros.is_empty() { "" } else { "zeros" }];
+        let nodes = vec![
+            node("Gather", "", &["codes", "ids"], &["rows"]),
+            node("DequantizeLinear", "", &inputs, &["y"]),
+        ];
+        let tensors = tensors.into_iter().chain(zero).collect();
+        let graph = import_nodes(22, nodes, vec![], tensors).unwrap();
+        assert!(graph.main.live().any(|(_, node)| matches!(node.op, Op::Embed(_))));
+        let number = |code: u8| match data_type {
+            INT8 => f32::from(code as i8),
+            _ => f32::from(code),
+        };
+        let zero = zeros.first().map_or(0.0, |&zero| number(zero));
+        let wanted: Vec<f32> =
+            [9, 10, 11, 3, 4, 5].map(|at| (number(codes[at]) - zero) * -0.375).into();
+        assert_eq!(*evaluated(&graph).f32s().unwrap(), wanted[..]);
+    }
+}
+
+#[test]
 fn codes_of_activations_are_read_by_products_alone() {
     let refused = |nodes: Vec<NodeProto>, what: &str| {
         let weight = Weight { data_type: INT8, codes: [1; 12], zeros: vec![], scales: 1 };

@@ -257,26 +257,22 @@ fn matrix_of_bytes(
     scales: Option<usize>,
 ) -> Result<Value, Problem> {
     let codes = dense(cx, 1, "the weight")?;
-    let signed = match codes.element {
-        Element::Int8 => true,
-        Element::Uint8 => false,
-        other => return Err(cx.unsupported(format!("a weight of {}", other.name()))),
+    let Some(signed) = signed_bytes(codes.element) else {
+        return Err(cx.unsupported(format!("a weight of {}", codes.element.name())));
     };
     let &[k, n] = codes.dims.as_slice() else {
         return Err(cx.unsupported(format!("a weight {:?}", codes.dims)));
     };
     let block = u32::try_from(k).ok().filter(|&block| block > 0 && n > 0);
     let block = block.ok_or_else(|| cx.unsupported(format!("a weight {:?}", codes.dims)))?;
-    let middle = if signed { 0x80 } else { 0 };
-    let (mut zero, mut zero_bytes) = (ZeroPoints::Fixed(middle), None);
+    let (mut zero, mut zero_bytes) = (ZeroPoints::Fixed(unsigned_code(0, signed)), None);
     if cx.has(zeros) {
         let view = dense(cx, zeros, "zero points")?;
         if view.element != codes.element {
             return Err(cx.malformed(format!("zero points of {}", view.element.name())));
         }
         match (view.dims.iter().product(), view.bytes.first()) {
-            // Codes count as unsigned.
-            (1usize, Some(one)) => zero = ZeroPoints::Fixed(one ^ middle),
+            (1usize, Some(&one)) => zero = ZeroPoints::Fixed(unsigned_code(one, signed)),
             _ => {
                 expect_by_block(cx, "zero points", &view, n, 1)?;
                 (zero, zero_bytes) = (ZeroPoints::Codes, Some(view.bytes));
@@ -303,6 +299,20 @@ fn matrix_of_bytes(
     };
     let name = cx.node.inputs[1].clone();
     Ok(cx.add_constant(quantised(name, format, n, k, data)))
+}
+
+/// Whether bytes are two's complement; `None` of other elements.
+fn signed_bytes(element: Element) -> Option<bool> {
+    match element {
+        Element::Int8 => Some(true),
+        Element::Uint8 => Some(false),
+        _ => None,
+    }
+}
+
+/// A byte as a code counts: from the least number on.
+fn unsigned_code(byte: u8, signed: bool) -> u8 {
+    if signed { byte ^ 0x80 } else { byte }
 }
 
 /// A float32 for each of `n` outputs, of one for all or as many.
@@ -400,6 +410,9 @@ fn dequantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     if let Some(weight) = quantised_weight(cx, axis, block)? {
         return Ok(vec![weight]);
     }
+    if let (0 | 1, Some(rows)) = (to, gathered_rows(cx)?) {
+        return Ok(vec![rows]);
+    }
     let x = cx.value(0)?;
     let scale = cx.value(1)?;
     let to = match to {
@@ -420,6 +433,48 @@ fn dequantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     }
     let scale = cast_to(cx, scale, to)?;
     Ok(vec![binary(cx, BinaryOp::Mul, result, scale)?])
+}
+
+/// Rows of a table of bytes that have one scale and zero point for all, in float32, as
+/// `quantize_dynamic` writes a look-up; `None` for any other form.
+fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
+    let x = cx.value(0)?;
+    let Some((Op::Gather(gather), &[table, ids])) = cx.maker(x) else { return Ok(None) };
+    let is_by_row = gather.axis == 0;
+    let (Some(codes), Some(scale)) = (cx.constant_of(table), cx.constant(1)?) else {
+        return Ok(None);
+    };
+    let (&[n, k], Some(signed)) = (codes.dims.as_slice(), signed_bytes(codes.element)) else {
+        return Ok(None);
+    };
+    let is_one = |view: &ConstantView| view.dims.iter().product::<usize>() == 1;
+    let Some(scales) = scales_by_output(&scale, n).filter(|_| is_one(&scale)) else {
+        return Ok(None);
+    };
+    let zero = match cx.constant(2)? {
+        Some(view) if view.element == codes.element && is_one(&view) => view.bytes.first().copied(),
+        Some(_) => None,
+        None if cx.has(2) => None,
+        None => Some(0),
+    };
+    let (Some(zero), Ok(block)) = (zero, u32::try_from(k)) else { return Ok(None) };
+    if !is_by_row || !codes.is_dense() || n == 0 || k == 0 {
+        return Ok(None);
+    }
+    let zero = ZeroPoints::Fixed(unsigned_code(zero, signed));
+    let format = QuantFormat { bits: 8, block, scale: DType::F32, short: false, zero };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: [k, 1],
+        signed,
+        scales,
+        scale_strides: [1, 1],
+        zeros: None,
+        zero_strides: [1, 1],
+    };
+    let name = cx.name_of(table).unwrap_or_default();
+    let table = cx.add_constant(quantised(name, format, n, k, data));
+    Ok(Some(cx.push(Embed { to: DType::F32 }, &[ids, table])?))
 }
 
 /// Scales or zero points in a shape that broadcasts against x.
