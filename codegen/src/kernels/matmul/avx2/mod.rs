@@ -93,8 +93,10 @@ impl Version for Avx2<'_> {
             ];
         }
         let single: &[usize] = match self.spec.layout.format {
+            // These wait for their sums, of which two groups have more; floats for memory, which gives
+            // one stream fastest.
             WeightFormat::Int4(_) | WeightFormat::Int8(_) => &[2, 1],
-            _ => &[4, 1],
+            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => &[1],
         };
         vec![
             Plan { from_rows: 2, rows: &[6, 4, 2, 1], groups: &[1] },

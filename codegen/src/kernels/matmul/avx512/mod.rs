@@ -163,9 +163,17 @@ impl<'a> Avx512<'a> {
                 vec![Plan { from_rows: 1, rows: &[8, 4, 2, 1], groups: &[1] }]
             }
             (WeightFormat::F32, _) => {
-                vec![Plan { from_rows: 1, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] }]
+                vec![
+                    Plan { from_rows: 2, rows: &[6, 4, 2, 1], groups: &[4, 2, 1] },
+                    Plan { from_rows: 1, rows: &[1], groups: &[1] },
+                ]
             }
             _ if self.spec.in_bf16 => halves::plans(),
+            (WeightFormat::F16 | WeightFormat::Bf16, _) => vec![
+                Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
+                Plan { from_rows: 2, rows: &[4, 2, 1], groups: &[4, 2, 1] },
+                Plan { from_rows: 1, rows: &[1], groups: &[1] },
+            ],
             // The more rows share a weight, the less it costs to take it apart.
             _ => vec![
                 Plan { from_rows: 6, rows: &[12, 6, 4, 2, 1], groups: &[2, 1] },
