@@ -56,14 +56,14 @@ const BYTES_AHEAD: usize = 4352;
 const ASKED_OUTPUTS: usize = 16;
 
 /// Scratch memory: the counter of blocks, the next row of outputs to ask for and the end of those rows,
-/// words of the block's zero points less 8 by group, and float and integer sums by row and group.
+/// float and integer sums by row and group, and words of the block's zero points less 8 by group.
 const BLOCKS_LEFT: usize = 0;
 const NEXT_OUTPUT: usize = 8;
 const END_OF_OUTPUTS: usize = 16;
-const ZEROS: usize = 64;
-const FIRST_SUMS: usize = ZEROS + GROUPS[0] * SUMS;
+const FIRST_SUMS: usize = 64;
 const FIRST_WHOLES: usize = FIRST_SUMS + SHORT_ROWS * GROUPS[0] * SUMS;
-pub(super) const SCRATCH_BYTES: usize = FIRST_WHOLES + LONG_ROWS * GROUPS[0] * SUMS;
+const ZEROS: usize = FIRST_WHOLES + LONG_ROWS * GROUPS[0] * SUMS;
+pub(super) const SCRATCH_BYTES: usize = ZEROS + GROUPS[0] * SUMS;
 
 /// Sums of the turn's first row.
 const STEP_SUMS: AsmRegister64 = r11;
