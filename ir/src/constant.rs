@@ -66,17 +66,18 @@ pub struct QuantData {
 }
 
 impl QuantData {
-    /// Whether both are one tensor: the same bytes of the same file, read in the same way.
+    /// Whether both are one tensor: the same codes of the same file, read in the same way, with equal scales
+    /// and zero points, which an importer may have spread.
     pub fn is_same_storage(&self, other: &QuantData) -> bool {
         let same = |a: &Bytes, b: &Bytes| a.as_ptr() == b.as_ptr() && a.len() == b.len();
         let zeros = match (&self.zeros, &other.zeros) {
             (None, None) => true,
-            (Some(a), Some(b)) => same(a, b) && self.zero_strides == other.zero_strides,
+            (Some(a), Some(b)) => a == b && self.zero_strides == other.zero_strides,
             _ => false,
         };
         zeros
             && same(&self.codes, &other.codes)
-            && same(&self.scales, &other.scales)
+            && self.scales == other.scales
             && self.signed == other.signed
             && self.code_strides == other.code_strides
             && self.scale_strides == other.scale_strides

@@ -8,7 +8,11 @@
 //! Gives: every product with a constant matrix is `linear`, whose weight is a constant `[N, K]` in
 //! the file's storage type; transpositions are views of the file's bytes.
 //!
-//! A bias is taken in where the product has no other reader; the sum stays the same.
+//! A bias is taken in where the product has no other reader; the sum stays the same. Look-ups of the same
+//! tokens in the same table are one: some exporters spell each reader's out, and layers begin where one
+//! value crosses.
+
+use std::collections::HashMap;
 
 use weir_ir::entity::Entity;
 use weir_ir::graph::ValueSource;
@@ -37,6 +41,7 @@ pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
     let mut patch = Patch::new(&mut graph.main);
     let mut found = 0;
     let mut declined = Declined::default();
+    let mut looked_up: HashMap<(Value, Const), Value> = HashMap::new();
     for node in nodes {
         let data = patch.body().nodes[node].clone();
         match &data.op {
@@ -71,12 +76,18 @@ pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
                     continue;
                 }
                 let Some(table) = oriented(constants, view, false) else { continue };
+                found += 1;
+                let place = (data.operands[1], table);
+                if let Some(rows) = looked_up.get(&place) {
+                    patch.replace(data.results[0], *rows)?;
+                    continue;
+                }
                 let table = read(&mut patch, constants, node, table);
                 let embed = Embed { to: DType::F32 };
                 let operands = vec![data.operands[1], table];
                 let value = patch.push1(Some(node), embed, operands, data.origin.clone())?;
                 patch.replace(data.results[0], value)?;
-                found += 1;
+                looked_up.insert(place, value);
             }
             Op::Embed(_) | Op::Linear(_) => {
                 // The importer wrote the op; only the way to the constant may be spelled out.
@@ -85,10 +96,19 @@ pub fn run(graph: &mut Graph) -> Result<Change, TypeError> {
                     patch.body().maker(data.operands[1]).map(|maker| &maker.op),
                     Some(Op::ReadConstant(_))
                 );
+                let Some(constant) = oriented(constants, view, false) else { continue };
+                if let Op::Embed(Embed { to: DType::F32 }) = data.op {
+                    let place = (data.operands[0], constant);
+                    if let Some(rows) = looked_up.get(&place) {
+                        patch.replace(data.results[0], *rows)?;
+                        found += 1;
+                        continue;
+                    }
+                    looked_up.insert(place, data.results[0]);
+                }
                 if is_direct {
                     continue;
                 }
-                let Some(constant) = oriented(constants, view, false) else { continue };
                 let mut operands = data.operands.clone();
                 operands[1] = read(&mut patch, constants, node, constant);
                 patch.set_operands(node, operands)?;
