@@ -273,6 +273,13 @@ fn layer_body(
         }
     }
     for node in nodes {
+        let data = &main.nodes[*node];
+        if data.operands.iter().any(|operand| rebuild.get(*operand).is_none()) {
+            return Err(PassError::Unsupported(vec![Unsupported {
+                place: place(data),
+                message: "a layer reads more than hidden rows, positions and its cache".to_owned(),
+            }]));
+        }
         rebuild.copy(*node)?;
     }
     let mut results = vec![hidden_at(listing, span.end)?];

@@ -3,7 +3,8 @@
 use std::os::unix::fs::symlink;
 
 use weir_frontend::onnx::proto::{
-    AttributeProto, OperatorSetIdProto, StringStringEntryProto, attribute_kind,
+    AttributeProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
+    attribute_kind,
 };
 
 use super::{Change, Export};
@@ -94,6 +95,30 @@ pub const VARIANTS: &[(&str, Change)] = &[
         e.node("Sigmoid").output[0] = "logits".into();
     }),
     // Operators and attributes.
+    ("layer that reads the tokens", |e, _| {
+        let width = e.tensor("input_layernorm.weight").dims[0];
+        let table = TensorProto {
+            name: "rows".into(),
+            data_type: e.tensor("input_layernorm.weight").data_type,
+            dims: vec![512, width],
+            raw_data: Some(vec![0; 512 * width as usize * 2].into()),
+            ..TensorProto::default()
+        };
+        let node = |op: &str, inputs: [&str; 2], output: &str| NodeProto {
+            name: output.into(),
+            op_type: op.into(),
+            input: inputs.map(str::to_owned).to_vec(),
+            output: vec![output.into()],
+            ..NodeProto::default()
+        };
+        let product = e.node(NBITS);
+        let hidden = std::mem::replace(&mut product.input[0], "both".into());
+        let graph = e.graph();
+        graph.initializer.push(table);
+        let at = graph.node.iter().position(|node| node.op_type == NBITS).expect("there is one");
+        graph.node.insert(at, node("Mul", [&hidden, "looked up"], "both"));
+        graph.node.insert(at, node("Gather", ["rows", "input_ids"], "looked up"));
+    }),
     ("unknown operator", |e, _| e.node("Sigmoid").op_type = "Mystery".into()),
     ("empty operator", |e, _| e.node("Sigmoid").op_type.clear()),
     ("unknown domain", |e, _| {
