@@ -5,7 +5,7 @@ use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Binary, Cast, KnownValue, Select, Unary};
 use weir_ir::{DType, Dim, Value};
 
-use super::quantised::scaled_product;
+use super::integers::scaled_product;
 use super::{OpRow, standard};
 use crate::error::Problem;
 use crate::onnx::context::Cx;

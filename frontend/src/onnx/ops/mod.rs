@@ -7,6 +7,7 @@ pub mod attention;
 pub mod constant;
 pub mod control;
 pub mod elementwise;
+pub mod integers;
 pub mod movement;
 pub mod norm;
 pub mod product;
@@ -63,6 +64,7 @@ pub const FAMILIES: &[&[OpRow]] = &[
     constant::OPS,
     control::OPS,
     elementwise::OPS,
+    integers::OPS,
     movement::OPS,
     norm::OPS,
     product::OPS,

@@ -1,0 +1,232 @@
+//! What ONNX Runtime's `quantize_dynamic` writes, and its optimiser makes of it: products of integers and
+//! look-ups in bytes.
+//!
+//! How far activations are rounded inside of a product is our choice, so a product of codes reads the
+//! activations themselves ([`Rounded`]), and the scales that follow it become its weight's.
+
+use bytes::Bytes;
+use weir_ir::ops::{Embed, Linear};
+use weir_ir::{
+    ConstData, DType, Element as CoreElement, Op, QuantData, QuantFormat, Value, ZeroPoints,
+};
+
+use super::quantised::{dense, expect_by_block, quantised};
+use super::{OpRow, microsoft, standard};
+use crate::error::Problem;
+use crate::onnx::context::{ConstantView, Cx};
+use crate::onnx::import::Rounded;
+use crate::onnx::tensor::Element;
+
+/// The family's operators.
+pub const OPS: &[OpRow] = &[
+    standard("DynamicQuantizeLinear", 11, dynamic_quantize_linear),
+    standard("MatMulInteger", 10, matmul_integer),
+    microsoft("DynamicQuantizeMatMul", dynamic_quantize_matmul),
+    microsoft("MatMulIntegerToFloat", matmul_integer_to_float),
+];
+
+fn dynamic_quantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    cx.rounds = Some(cx.value(0)?);
+    Ok(Vec::new())
+}
+
+/// `(codes, weight, zero point?, zero points?)`: the sum, which is scaled behind.
+fn matmul_integer(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let x = rounded_activations(cx, 2)?;
+    let weight = matrix_of_bytes(cx, 3, None)?;
+    Ok(vec![cx.push(Linear { bias: false, residual: false }, &[x, weight])?])
+}
+
+/// `(codes, weight, scale, scales, zero point?, zero points?, bias?)`.
+fn matmul_integer_to_float(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let x = rounded_activations(cx, 4)?;
+    if cx.rounded(2, Rounded::Scale) != Some(x) {
+        return Err(cx.unsupported("the activations' scale (input 2) is not that of their codes"));
+    }
+    let weight = matrix_of_bytes(cx, 5, Some(3))?;
+    product_with(cx, x, weight, 6)
+}
+
+/// `(activations, weight, scales, zero points?, bias?)`.
+fn dynamic_quantize_matmul(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
+    let x = cx.value(0)?;
+    let weight = matrix_of_bytes(cx, 3, Some(2))?;
+    product_with(cx, x, weight, 4)
+}
+
+fn product_with(
+    cx: &mut Cx<'_, '_>,
+    x: Value,
+    weight: Value,
+    bias: usize,
+) -> Result<Vec<Value>, Problem> {
+    let bias = cx.optional(bias)?;
+    let linear = Linear { bias: bias.is_some(), residual: false };
+    let operands: Vec<Value> = [x, weight].into_iter().chain(bias).collect();
+    Ok(vec![cx.push(linear, &operands)?])
+}
+
+/// The activations whose codes are input 0 and whose zero point is this input.
+fn rounded_activations(cx: &Cx<'_, '_>, zero: usize) -> Result<Value, Problem> {
+    let Some(x) = cx.rounded(0, Rounded::Codes) else {
+        return Err(cx.unsupported("a left side (input 0) that is not DynamicQuantizeLinear's"));
+    };
+    if cx.rounded(zero, Rounded::Zero) != Some(x) {
+        let message = format!("the left side's zero point (input {zero}) is not that of its codes");
+        return Err(cx.unsupported(message));
+    }
+    Ok(x)
+}
+
+/// A weight `[K, N]` of bytes (input 1) with a zero point for all or for each of the N, and a scale
+/// likewise; without scales they are 1.
+fn matrix_of_bytes(
+    cx: &mut Cx<'_, '_>,
+    zeros: usize,
+    scales: Option<usize>,
+) -> Result<Value, Problem> {
+    let codes = dense(cx, 1, "the weight")?;
+    let Some(signed) = signed_bytes(codes.element) else {
+        return Err(cx.unsupported(format!("a weight of {}", codes.element.name())));
+    };
+    let &[k, n] = codes.dims.as_slice() else {
+        return Err(cx.unsupported(format!("a weight {:?}", codes.dims)));
+    };
+    let block = u32::try_from(k).ok().filter(|&block| block > 0 && n > 0);
+    let block = block.ok_or_else(|| cx.unsupported(format!("a weight {:?}", codes.dims)))?;
+    let (mut zero, mut zero_bytes) = (ZeroPoints::Fixed(unsigned_code(0, signed)), None);
+    if cx.has(zeros) {
+        let view = dense(cx, zeros, "zero points")?;
+        if view.element != codes.element {
+            return Err(cx.malformed(format!("zero points of {}", view.element.name())));
+        }
+        match (view.dims.iter().product(), view.bytes.first()) {
+            (1usize, Some(&one)) => zero = ZeroPoints::Fixed(unsigned_code(one, signed)),
+            _ => {
+                expect_by_block(cx, "zero points", &view, n, 1)?;
+                (zero, zero_bytes) = (ZeroPoints::Codes, Some(view.bytes));
+            }
+        }
+    }
+    let scales = match scales {
+        None => Bytes::from(1f32.to_le_bytes().repeat(n)),
+        Some(index) => {
+            let view = dense(cx, index, "scales")?;
+            let by_output = scales_by_output(&view, n);
+            by_output.ok_or_else(|| cx.unsupported(format!("scales {:?}", view.dims)))?
+        }
+    };
+    let format = QuantFormat { bits: 8, block, scale: DType::F32, short: false, zero };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: [1, n],
+        signed,
+        scales,
+        scale_strides: [1, 1],
+        zeros: zero_bytes,
+        zero_strides: [1, 1],
+    };
+    let name = cx.node.inputs[1].clone();
+    Ok(cx.add_constant(quantised(name, format, n, k, data)))
+}
+
+/// Whether bytes are two's complement; `None` of other elements.
+fn signed_bytes(element: Element) -> Option<bool> {
+    match element {
+        Element::Int8 => Some(true),
+        Element::Uint8 => Some(false),
+        _ => None,
+    }
+}
+
+/// A byte as a code counts: from the least number on.
+fn unsigned_code(byte: u8, signed: bool) -> u8 {
+    if signed { byte ^ 0x80 } else { byte }
+}
+
+/// A float32 for each of `n` outputs, of one for all or as many.
+fn scales_by_output(view: &ConstantView, n: usize) -> Option<Bytes> {
+    if view.element != Element::Float32 || view.dims.len() > 1 || !view.is_dense() {
+        return None;
+    }
+    match view.dims.iter().product::<usize>() {
+        1 => Some(Bytes::from(view.bytes.get(..4)?.repeat(n))),
+        count if count == n => Some(view.bytes.slice(..n.checked_mul(4)?)),
+        _ => None,
+    }
+}
+
+/// A product with a weight of codes whose scales are all 1, times a number or one for each output:
+/// these are the weight's scales. `None` for other factors.
+pub fn scaled_product(
+    cx: &mut Cx<'_, '_>,
+    [one, other]: [Value; 2],
+) -> Result<Option<Value>, Problem> {
+    for (product, factor) in [(one, other), (other, one)] {
+        let Some((Op::Linear(linear), &[x, weight])) = cx.maker(product) else { continue };
+        let linear = linear.clone();
+        let Some(constant) = cx.quantised(weight) else { continue };
+        let (ConstData::Quantised(data), CoreElement::Quant(format)) =
+            (&constant.data, constant.ty.element)
+        else {
+            continue;
+        };
+        let is_one = |scale: &[u8]| scale == 1f32.to_le_bytes();
+        if format.scale != DType::F32 || !data.scales.chunks(4).all(is_one) {
+            continue;
+        }
+        let Some(&[n, k]) = constant.ty.sizes().as_deref() else { continue };
+        if format.block as usize != k {
+            continue;
+        }
+        let scales = cx.constant_of(factor).and_then(|view| scales_by_output(&view, n));
+        let Some(scales) = scales else { continue };
+        let data = QuantData { scales, scale_strides: [1, 1], ..data.clone() };
+        let weight = quantised(constant.name.clone(), format, n, k, data);
+        let weight = cx.add_constant(weight);
+        return Ok(Some(cx.push(linear, &[x, weight])?));
+    }
+    Ok(None)
+}
+
+/// Rows of a table of bytes that have one scale and zero point for all, in float32, as
+/// `quantize_dynamic` writes a look-up; `None` for any other form.
+pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
+    let x = cx.value(0)?;
+    let Some((Op::Gather(gather), &[table, ids])) = cx.maker(x) else { return Ok(None) };
+    let is_by_row = gather.axis == 0;
+    let (Some(codes), Some(scale)) = (cx.constant_of(table), cx.constant(1)?) else {
+        return Ok(None);
+    };
+    let (&[n, k], Some(signed)) = (codes.dims.as_slice(), signed_bytes(codes.element)) else {
+        return Ok(None);
+    };
+    let is_one = |view: &ConstantView| view.dims.iter().product::<usize>() == 1;
+    let Some(scales) = scales_by_output(&scale, n).filter(|_| is_one(&scale)) else {
+        return Ok(None);
+    };
+    let zero = match cx.constant(2)? {
+        Some(view) if view.element == codes.element && is_one(&view) => view.bytes.first().copied(),
+        Some(_) => None,
+        None if cx.has(2) => None,
+        None => Some(0),
+    };
+    let (Some(zero), Ok(block)) = (zero, u32::try_from(k)) else { return Ok(None) };
+    if !is_by_row || !codes.is_dense() || n == 0 || k == 0 {
+        return Ok(None);
+    }
+    let zero = ZeroPoints::Fixed(unsigned_code(zero, signed));
+    let format = QuantFormat { bits: 8, block, scale: DType::F32, short: false, zero };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: [k, 1],
+        signed,
+        scales,
+        scale_strides: [1, 1],
+        zeros: None,
+        zero_strides: [1, 1],
+    };
+    let name = cx.name_of(table).unwrap_or_default();
+    let table = cx.add_constant(quantised(name, format, n, k, data));
+    Ok(Some(cx.push(Embed { to: DType::F32 }, &[ids, table])?))
+}
