@@ -5,7 +5,7 @@
 //! activations themselves ([`Rounded`]), and the scales that follow it become its weight's.
 
 use bytes::Bytes;
-use weir_ir::ops::{Embed, Linear};
+use weir_ir::ops::{Embed, Gather, Linear};
 use weir_ir::{
     ConstData, DType, Element as CoreElement, Op, QuantData, QuantFormat, Value, ZeroPoints,
 };
@@ -149,9 +149,10 @@ fn scales_by_output(view: &ConstantView, n: usize) -> Option<Bytes> {
     if view.element != Element::Float32 || view.dims.len() > 1 || !view.is_dense() {
         return None;
     }
+    let bytes = n.checked_mul(4)?;
     match view.dims.iter().product::<usize>() {
         1 => Some(Bytes::from(view.bytes.get(..4)?.repeat(n))),
-        count if count == n => Some(view.bytes.slice(..n.checked_mul(4)?)),
+        count if count == n && bytes <= view.bytes.len() => Some(view.bytes.slice(..bytes)),
         _ => None,
     }
 }
@@ -193,8 +194,9 @@ pub fn scaled_product(
 /// `quantize_dynamic` writes a look-up; `None` for any other form.
 pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
     let x = cx.value(0)?;
-    let Some((Op::Gather(gather), &[table, ids])) = cx.maker(x) else { return Ok(None) };
-    let is_by_row = gather.axis == 0;
+    let Some((Op::Gather(Gather { axis: 0 }), &[table, ids])) = cx.maker(x) else {
+        return Ok(None);
+    };
     let (Some(codes), Some(scale)) = (cx.constant_of(table), cx.constant(1)?) else {
         return Ok(None);
     };
@@ -212,7 +214,7 @@ pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
         None => Some(0),
     };
     let (Some(zero), Ok(block)) = (zero, u32::try_from(k)) else { return Ok(None) };
-    if !is_by_row || !codes.is_dense() || n == 0 || k == 0 {
+    if !codes.is_dense() || n == 0 || k == 0 {
         return Ok(None);
     }
     let zero = ZeroPoints::Fixed(unsigned_code(zero, signed));
