@@ -84,7 +84,7 @@ impl Avx512<'_> {
         let (zeros, rest) = if has_zeros { rest.split_at(shape.groups) } else { (scales, rest) };
         let block = Block { blocks, activations, scales, zeros };
         // A single row of AMD's level asks for the second cache: from large pages it reads up to a
-        // fifteenth faster so, two rows a twentieth slower and four a fifth (Zen 4).
+        // fifteenth faster so, two rows a twentieth slower (Zen 4).
         let is_near = shape.rows > 1 || self.many == ManyRows::Single;
         let asks_twice = shape.rows >= TWICE_FROM_ROWS && self.many == ManyRows::Paired;
         let ahead = (!asks_twice).then_some(Ahead { bytes: ahead(shape.rows), is_near });
