@@ -104,7 +104,7 @@ impl Avx512<'_> {
             if shape.rows < MANY_ROWS {
                 self.few_rows(code, shape, ahead, &block, part, rest)?;
             } else {
-                self.many_rows(code, shape, ahead, &block, part, rest)?;
+                self.many_rows(code, shape, &block, part, rest)?;
             }
         }
         code.add(INPUT, (blocks.block / activations * self.spec.record_bytes()) as i32)?;
@@ -125,11 +125,9 @@ impl Avx512<'_> {
         block: &Block<'_>,
         part: usize,
     ) -> Result<(), IcedError> {
-        let layout = self.spec.layout;
-        let units = block.activations / decode::unit_elements(layout.format);
+        let units = block.activations / decode::unit_elements(self.spec.layout.format);
         let places: Vec<usize> = (0..shape.groups)
-            .flat_map(|group| (part * units..(part + 1) * units).map(move |unit| (group, unit)))
-            .map(|(group, unit)| layout.codes_offset() + self.weight_offset(group, unit))
+            .flat_map(|group| (0..units).map(move |unit| self.codes_at(block, part, [unit, group])))
             .collect();
         let [mut is_far, mut done] = [(); 2].map(|()| code.create_label());
         code.test(FURTHER_ON, FURTHER_ON)?;
@@ -200,7 +198,6 @@ impl Avx512<'_> {
         &self,
         code: &mut CodeAssembler,
         shape: TileShape,
-        ahead: Option<Ahead>,
         block: &Block<'_>,
         part: usize,
         free: &[AsmRegisterZmm],
@@ -210,7 +207,7 @@ impl Avx512<'_> {
         let (wholes, free) = free.split_at(AT_ONCE);
         for unit in 0..block.activations / per_unit {
             let codes = &codes[unit * per_unit / 4..];
-            self.unit_codes(code, ahead, block, part, [unit, 0], codes)?;
+            self.unit_codes(code, None, block, part, [unit, 0], codes)?;
         }
         for first in (0..shape.rows).step_by(AT_ONCE) {
             let rows = first..first + AT_ONCE;
@@ -273,6 +270,13 @@ impl Avx512<'_> {
         if self.is_int4() { 3 } else { 7 }
     }
 
+    /// Where the codes of a unit of a part lie behind the first group's.
+    fn codes_at(&self, block: &Block<'_>, part: usize, [unit, group]: [usize; 2]) -> usize {
+        let layout = self.spec.layout;
+        let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
+        layout.codes_offset() + self.weight_offset(group, unit)
+    }
+
     /// Takes a unit's codes apart into the first registers, and asks for those further on; returns of
     /// how many.
     pub(super) fn unit_codes(
@@ -281,18 +285,16 @@ impl Avx512<'_> {
         ahead: Option<Ahead>,
         block: &Block<'_>,
         part: usize,
-        [unit, group]: [usize; 2],
+        place: [usize; 2],
         codes: &[AsmRegisterZmm],
     ) -> Result<usize, IcedError> {
-        let layout = self.spec.layout;
-        let unit = part * block.activations / decode::unit_elements(layout.format) + unit;
-        let at = layout.codes_offset() + self.weight_offset(group, unit);
+        let at = self.codes_at(block, part, place);
         if let Some(ahead) = ahead {
-            let place = byte_ptr(WEIGHTS + FURTHER_ON + (at + ahead.bytes));
+            let asked = byte_ptr(WEIGHTS + FURTHER_ON + (at + ahead.bytes));
             if ahead.is_near {
-                code.prefetcht0(place)?;
+                code.prefetcht0(asked)?;
             } else {
-                code.prefetcht1(place)?;
+                code.prefetcht1(asked)?;
             }
         }
         let packed = zmmword_ptr(WEIGHTS + at);
