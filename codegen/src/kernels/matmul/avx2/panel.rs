@@ -186,12 +186,19 @@ impl Avx2<'_> {
             }
         }
         let of_chunk = if self.is_pairs_of_nibbles() { CHUNK } else { part.block };
+        // A record's end is what no earlier block has brought.
+        let mut asked = (0..rows).map(|row| input(row + rows, self.spec.record_bytes() - 1));
         if self.is_pairs_of_bytes() {
             code.vmovups(ymm15, ymmword_ptr(*self.ones.borrow()))?;
         }
         for chunk in (0..part.block).step_by(of_chunk) {
             let end = part.block.min(chunk + of_chunk);
             for first in (chunk..end).step_by(4) {
+                if rows == STEP
+                    && let Some(record) = asked.next()
+                {
+                    code.prefetcht0(record)?;
+                }
                 if self.is_pairs_of_bytes() {
                     self.add_signed(code, first, wholes, input)?;
                     continue;
