@@ -21,7 +21,7 @@ use crate::pack::{Blocks, GROUP, ZeroPoint};
 
 /// Least rows for which codes are taken apart in advance.
 pub(super) const FROM_ROWS: usize = 6;
-/// Rows of a step; the rest of a portion is taken one by one.
+/// Rows of a step; the rest of a portion is taken by four, two and one.
 const STEP: usize = 6;
 
 /// Scratch memory: wide integer sums, scales and zero points of both halves, codes of at most 64
@@ -138,7 +138,7 @@ impl Avx2<'_> {
         code.mov(INPUT, TILE_INPUT)?;
         code.lea(STEP_SUMS, ptr(SCRATCH + SUMS))?;
         code.mov(COUNT, r9)?;
-        for rows in [STEP, 1] {
+        for rows in [STEP, 4, 2, 1] {
             let mut again = code.create_label();
             let mut fewer = code.create_label();
             code.set_label(&mut again)?;
