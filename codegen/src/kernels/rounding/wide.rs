@@ -47,6 +47,8 @@ const CONSTANTS: AsmRegister64 = rcx;
 const FACTOR: usize = 15;
 /// The largest magnitude of the block, or of the row as long as it lasts.
 const LARGEST: usize = 14;
+/// A block's anchor, behind its largest magnitude.
+const ANCHOR: AsmRegisterXmm = xmm14;
 /// Values that are computed beside each other.
 const TOGETHER: usize = 4;
 
@@ -67,8 +69,11 @@ enum Constant {
     Ln2Low,
     /// First of the eight of the series, the highest power's before the others.
     Series,
-    Bias = 20,
+    /// [`WHOLE`].
+    Whole = 20,
     One,
+    /// What [`WHOLE`] leaves out of a power.
+    Four,
     Width,
     Epsilon,
     /// 16 in every word.
@@ -85,11 +90,11 @@ enum Constant {
     SignsThenEights,
     /// Of sixteen lanes, as the others behind it: see [`together::constants`].
     Order,
-    SecondFactors = 32,
-    FirstKept = 34,
-    FirstChanged = 36,
+    SecondFactors = 33,
+    FirstKept = 35,
+    FirstChanged = 37,
     /// What makes a power of two of a magnitude, its anchor and its inverse: see `quantise`.
-    PowerCarry = 38,
+    PowerCarry = 39,
     Exponent,
     PowerToAnchor,
     PowerInverse,
@@ -98,6 +103,11 @@ enum Constant {
     /// The upper halves of two vectors of sixteen values in the order of `VALUE_ORDER`.
     ValueOrder,
 }
+
+/// A whole number that is added to it lies in its lowest bits, less 2: so the exponents of all powers from
+/// those of [`Constant::Least`] to infinity's are those of normal numbers, until they are taken times
+/// [`Constant::Four`]. What is added is whole, so nothing is rounded.
+const WHOLE: f32 = 12_582_912.0 - 2.0;
 
 /// Coefficients of the exponential's series, as in `emit::math`.
 const SERIES: [f32; 8] =
@@ -118,7 +128,7 @@ fn constants(rounded: &Rounded, source: Source) -> Vec<[u32; 8]> {
         f32::INFINITY.to_bits(),
         0x0101_0101,
         0x0001_0001,
-        (-104f32).to_bits(),
+        (-85f32).to_bits(),
         89f32.to_bits(),
         std::f32::consts::LOG2_E.to_bits(),
         (-0.693_359_4f32).to_bits(),
@@ -126,7 +136,7 @@ fn constants(rounded: &Rounded, source: Source) -> Vec<[u32; 8]> {
     ];
     words.extend(SERIES.map(f32::to_bits));
     let width = rounded.parts().reduction as f32;
-    words.extend([127, 1f32.to_bits(), width.to_bits(), epsilon.to_bits()]);
+    words.extend([WHOLE, 1.0, 4.0, width, epsilon].map(f32::to_bits));
     words.push(0x0010_0010);
     let uniform = |word: u32| [word; 8];
     let repeated = |four: [u32; 4]| std::array::from_fn(|lane| four[lane % 4]);
@@ -437,7 +447,8 @@ fn fold_largest(code: &mut CodeAssembler) -> Emitted {
 }
 
 /// 1 / (1 + exp(-x)) of `count` vectors of the block's input from `first` on, in registers 0 and
-/// following: the steps of `emit::math` in their order.
+/// following: the steps of `emit::math` in their order, but for 2ⁿ, which is exact there and here. Powers
+/// below those of [`Constant::Least`] are nothing beside one. What is not a number gives any number.
 fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
     let x = |index: usize| YMM[TOGETHER + index];
     let n = |index: usize| YMM[2 * TOGETHER + index];
@@ -472,19 +483,19 @@ fn sigmoids(code: &mut CodeAssembler, count: usize, first: usize) -> Emitted {
             }
         }
     }
-    // Times 2ⁿ in two halves, neither of which leaves the range.
-    code.vmovups(ymm12, wide(Constant::Bias))?;
+    // Times 2ⁿ⁻² in the exponent, which stays within its range, and by four where one is added.
+    code.vmovups(ymm12, wide(Constant::Whole))?;
+    for index in each.clone() {
+        code.vaddps(n(index), n(index), ymm12)?;
+        code.vpslld(n(index), n(index), 23)?;
+        code.vpaddd(series(index), series(index), n(index))?;
+    }
+    code.vmovups(ymm12, wide(Constant::Four))?;
     code.vmovups(ymm13, wide(Constant::One))?;
+    for index in each.clone() {
+        code.vfmadd213ps(series(index), ymm12, ymm13)?;
+    }
     for index in each {
-        code.vcvtps2dq(n(index), n(index))?;
-        code.vpsrad(x(index), n(index), 1)?;
-        code.vpsubd(n(index), n(index), x(index))?;
-        for half in [x(index), n(index)] {
-            code.vpaddd(half, half, ymm12)?;
-            code.vpslld(half, half, 23)?;
-            code.vmulps(series(index), series(index), half)?;
-        }
-        code.vaddps(series(index), ymm13, series(index))?;
         code.vdivps(series(index), ymm13, series(index))?;
     }
     Ok(())
@@ -508,8 +519,8 @@ fn scale(code: &mut CodeAssembler, blocks: &Blocks) -> Emitted {
         code.vpcmpgtd(xmm12, xmm14, small(Constant::Negligible))?;
         code.vpcmpgtd(xmm2, xmm14, small(Constant::Greatest))?;
         code.vpand(xmm0, xmm0, xmm12)?;
-        code.vpor(xmm0, xmm0, xmm2)?;
-        code.vmovss(dword_ptr(RECORD + block), xmm0)?;
+        code.vpor(ANCHOR, xmm0, xmm2)?;
+        code.vmovss(dword_ptr(RECORD + block), ANCHOR)?;
         code.vpandn(xmm12, xmm2, xmm12)?;
         return code.vpand(xmm1, xmm1, xmm12);
     }
@@ -590,15 +601,17 @@ fn codes(code: &mut CodeAssembler, blocks: &Blocks, source: Source) -> Emitted {
             code.vpshufd(xmm0, total, half)?;
             code.vpaddd(total, total, xmm0)?;
         }
-        code.vpxor(xmm0, xmm0, xmm0)?;
-        code.vpsubd(total, xmm0, total)?;
         if offset == PAIRS_BEGIN {
             code.vpsrad(total, total, 1)?;
         }
-        if blocks.form.scaling == Scaling::Power {
-            code.vmovd(xmm0, dword_ptr(RECORD + block))?;
-            code.vpaddd(total, total, xmm0)?;
-        }
+        let from = match blocks.form.scaling {
+            Scaling::Power => ANCHOR,
+            Scaling::Block | Scaling::Row => {
+                code.vpxor(xmm0, xmm0, xmm0)?;
+                xmm0
+            }
+        };
+        code.vpsubd(total, from, total)?;
         code.vmovd(dword_ptr(RECORD + (block + offset)), total)?;
     }
     Ok(())

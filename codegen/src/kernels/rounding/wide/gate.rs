@@ -1,7 +1,7 @@
 //! The gate in 512-bit vectors: SiLU of a block times its second operand.
 //!
-//! The values are those of the 256-bit version, bit for bit. One instruction (`vscalefps`) takes the
-//! place of nine that multiply by 2ⁿ in two halves: the first half is exact, so both round once.
+//! The values are those of the 256-bit version, bit for bit. One instruction (`vscalefps`) multiplies by
+//! 2ⁿ, which is exact, or infinite, as it is there.
 
 use iced_x86::code_asm::*;
 
