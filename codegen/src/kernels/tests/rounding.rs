@@ -56,6 +56,9 @@ impl Case {
         let mut input: Vec<f32> = random.units(rows * stride).iter().map(|x| x * 9.0).collect();
         let hard =
             [0.0, -0.0, 1e-38, -1e-31, 1e-45, 127.5, -0.5, 3e38, -200.0, 88.9, -103.9, -88.0];
+        // Near half a power of two, the greatest finite power, and the least that counts beside one.
+        let of_powers = [0.346_573_6, -0.346_573_6, -88.72, -88.73, 16.6, 17.4, 84.9, 85.1];
+        let hard = [&hard[..], &of_powers].concat();
         for place in 0..reduction.min(hard.len()) {
             if random.below(3) == 0 {
                 input[place * reduction / hard.len()] = hard[place];
