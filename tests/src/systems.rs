@@ -98,7 +98,7 @@ pub trait System {
 /// Starts a program that may just have been written. While a file is written another thread may fork;
 /// until its child has become another program, which closes what it inherited, the system calls the
 /// file busy.
-pub fn start(program: &mut Command) -> std::io::Result<Child> {
+fn start(program: &mut Command) -> std::io::Result<Child> {
     const TRIES: usize = 1000;
     for _ in 1..TRIES {
         match program.spawn() {
@@ -124,11 +124,14 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Compiles a model into a scratch folder.
+    /// Compiles a model into a scratch folder. It has run once when it is returned: nobody holds it
+    /// open for writing then, or can come to, so those who start it need not try again.
     pub fn compile(model: &Path, setup: &Setup) -> Result<Binary> {
         let folder = tempfile::tempdir()?;
         weir::compile_executable(&setup.options(model), &folder.path().join("model"))?;
-        Ok(Binary { folder, options: Vec::new() })
+        let binary = Binary { folder, options: Vec::new() };
+        binary.run(&["--version"])?;
+        Ok(binary)
     }
 
     /// Options that every command gets (`--threads 2`, `--isa portable`).

@@ -18,7 +18,7 @@ use weir_frontend::synthetic::Shape;
 use weir_ir::CacheFormat;
 use weir_runtime::RuntimeOptions;
 use weir_tests::places::root;
-use weir_tests::systems::{Binary, Setup, start};
+use weir_tests::systems::{Binary, Setup};
 
 use crate::trial;
 
@@ -100,7 +100,7 @@ fn steady(course: Course) -> Result<()> {
     let mut program = Command::new(binary.path());
     program.args(["generate", "--ignore-eos", "--max-tokens", &course.answer.to_string()]);
     program.arg("--prompt-file").arg(file.path());
-    let mut child = start(program.stdout(Stdio::piped()).stderr(said.reopen()?))?;
+    let mut child = program.stdout(Stdio::piped()).stderr(said.reopen()?).spawn()?;
     let mut output = child.stdout.take().context("its standard output")?;
     let anonymous = || anonymous(child.id());
     let (mut begun, mut last, mut read) = (None, 0, 0);
@@ -326,7 +326,7 @@ fn peak_anonymous(binary: &Binary, draft: &str) -> Result<u64> {
         program
             .args(["--prompt", &format!("{slot} once upon a ").repeat(CONTEXT as usize / 16 - 4)]);
     }
-    let mut child = start(program.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    let mut child = program.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let mut peak = 0;
     let outcome = loop {
         if let Some(outcome) = child.try_wait()? {
