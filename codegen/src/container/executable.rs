@@ -40,8 +40,9 @@ use super::{ContainerError, PAGE_BYTES, Progress, runtime};
 use crate::image::ModelImage;
 
 /// Weights of this size or more are aligned to huge pages in file and memory, which costs up to as
-/// much address space and a hole in the file. Below it the padding would dwarf a small model.
-const HUGE_PAGE_FROM: u64 = 64 << 20;
+/// much address space and a hole in the file. Processors remember the addresses of some 2,000 pages:
+/// below it small ones do.
+const HUGE_PAGE_FROM: u64 = 8 << 20;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 const HEADER_BYTES: usize = size_of::<FileHeader64<LE>>();

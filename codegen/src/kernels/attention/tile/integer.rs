@@ -33,6 +33,9 @@ const QUADS: usize = KEY_BLOCK / QUAD;
 /// Quads of keys of a turn.
 const UNROLL: usize = 4;
 
+/// What words are made with on AVX2.
+const EVEN_BYTES: usize = 15;
+
 /// What becomes of the sums.
 enum Sums {
     /// Scores: the keys' scales lie so far behind the begin of their block.
@@ -165,6 +168,9 @@ impl Product for Codes {
         }
         v.code.mov(LEFT, r10)?;
         v.code.mov(RIGHT, rsi)?;
+        if self.dots == Dots::Pairs {
+            v.prepare_words(!self.goes_on(), EVEN_BYTES)?;
+        }
         let quad_bytes = self.dots.quad_bytes();
         match self.sums {
             Sums::Scores { quads, .. } => known_turns(v, quads, UNROLL, &|v, quads| {
@@ -238,7 +244,7 @@ impl Codes {
                 v.broadcast(upper, left_at(0) + 4)?;
                 for column in 0..columns {
                     v.load(right, RIGHT + start(column))?;
-                    v.words(right, odd, is_key)?;
+                    v.words(right, odd, is_key, EVEN_BYTES)?;
                     for (left, words) in [(lower, right), (upper, odd)] {
                         v.multiply_words(product, left, words)?;
                         v.add_ints(column, column, product)?;
@@ -250,7 +256,7 @@ impl Codes {
                 let product = left + 1;
                 for column in 0..columns {
                     v.load(right + column, RIGHT + start(column))?;
-                    v.words(right + column, odd + column, is_key)?;
+                    v.words(right + column, odd + column, is_key, EVEN_BYTES)?;
                 }
                 for row in 0..rows {
                     for (half, words) in [(0, right), (4, odd)] {

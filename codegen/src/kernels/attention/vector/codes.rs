@@ -51,27 +51,9 @@ impl Vectors<'_> {
     }
 
     /// Bytes become words (AVX2): bytes 0 and 2 of each lane in place, 1 and 3 in `odd`; with their
-    /// sign unless they are `plain`.
-    pub(in crate::kernels::attention) fn words(
-        &mut self,
-        x: usize,
-        odd: usize,
-        plain: bool,
-    ) -> Emitted {
-        let (x, odd) = (YMM[x], YMM[odd]);
-        if plain {
-            self.code.vpsrlw(odd, x, 8)?;
-            self.code.vpsllw(x, x, 8)?;
-            return self.code.vpsrlw(x, x, 8);
-        }
-        self.code.vpsraw(odd, x, 8)?;
-        self.code.vpsllw(x, x, 8)?;
-        self.code.vpsraw(x, x, 8)
-    }
-
-    /// The same where many words are made: of the two units that shift one is spared. `even` is what
+    /// sign unless they are `plain`. One shift, for which there are two units. `even` is what
     /// [`prepare_words`](Self::prepare_words) made.
-    pub(in crate::kernels::attention) fn many_words(
+    pub(in crate::kernels::attention) fn words(
         &mut self,
         x: usize,
         odd: usize,
@@ -88,7 +70,7 @@ impl Vectors<'_> {
         self.code.vpmaddubsw(x, even, x)
     }
 
-    /// Makes ready for [`many_words`](Self::many_words).
+    /// Makes ready for [`words`](Self::words).
     pub(in crate::kernels::attention) fn prepare_words(
         &mut self,
         plain: bool,

@@ -206,7 +206,7 @@ impl Paired<'_> {
                         even,
                         RIGHT + (quad * step + self.right_column(column * v.width.lanes())),
                     )?;
-                    v.many_words(even, odd, is_key, even_bytes)?;
+                    v.words(even, odd, is_key, even_bytes)?;
                     v.store(to, even)?;
                     v.store(to + BYTES, odd)?;
                     v.multiply_words(odd, odd, even)?;
