@@ -33,7 +33,7 @@ const QUADS: usize = KEY_BLOCK / QUAD;
 /// Quads of keys of a turn.
 const UNROLL: usize = 4;
 
-/// What words are made with on AVX2.
+/// Register of what AVX2 makes words with.
 const EVEN_BYTES: usize = 15;
 
 /// What becomes of the sums.
