@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,9 @@ use crate::server::{begin, read_response};
 
 /// Until something must have happened on a slow machine with other work beside it.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Times that a driver is started which does not listen.
+const STARTS: usize = 5;
 
 /// Names of the browser, where distributions have it.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -41,30 +44,48 @@ pub fn is_there() -> bool {
     programs().is_some()
 }
 
-impl Browser {
-    /// Starts a browser. Names of hosts lead nowhere in it: a page reaches addresses alone.
-    pub fn start() -> Result<Browser> {
-        let (driver, browser) = programs().context("chromedriver and chromium are not here")?;
-        let profile = tempfile::tempdir()?;
-        let mut driver = Command::new(driver)
+/// A driver and the port at which it listens. Beside tests that take ports as well one has been seen to
+/// end without listening, so it is started again.
+fn listening(program: &Path) -> Result<(Child, u16)> {
+    let mut said = Vec::new();
+    for _ in 0..STARTS {
+        let mut driver = Command::new(program)
             .arg("--port=0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .context("chromedriver did not start")?;
-        let said = driver.stdout.take().context("standard output is piped")?;
-        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
+        let output = driver.stdout.take().context("standard output is piped")?;
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let port = lines.find_map(|line| {
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse::<u16>().ok()
+            let port = line.split_once("started successfully on port ");
+            let port = port.and_then(|(_, port)| port.trim_end_matches('.').parse::<u16>().ok());
+            said.push(line);
+            port
         });
-        // Nobody reads what it says from here on; the pipe stays open, or it would die of writing.
-        std::thread::spawn(move || lines.for_each(drop));
-        let address = SocketAddr::from(([127, 0, 0, 1], port.unwrap_or(0)));
+        if let Some(port) = port {
+            // Nobody reads what it says from here on; the pipe stays open, or it would die of writing.
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok((driver, port));
+        }
+        // It has closed its output.
+        let _ = driver.kill();
+        let ended = driver.wait()?;
+        said.push(ended.to_string());
+    }
+    bail!("chromedriver does not listen: {said:?}")
+}
+
+impl Browser {
+    /// Starts a browser. Names of hosts lead nowhere in it: a page reaches addresses alone.
+    pub fn start() -> Result<Browser> {
+        let (driver, browser) = programs().context("chromedriver and chromium are not here")?;
+        let profile = tempfile::tempdir()?;
+        let (driver, port) = listening(&driver)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let session = String::new();
         let mut started = Browser { driver, address, session, _profile: profile };
-        ensure!(port.is_some(), "chromedriver does not listen");
         let data = started._profile.path().to_string_lossy().into_owned();
         let options = json!({
             "binary": browser,
