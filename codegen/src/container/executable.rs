@@ -36,14 +36,13 @@ use weir_abi::{ModelSlot, SLOT_EMPTY, SLOT_FILLED};
 use super::output::OutputFile;
 use super::regions::{Meter, check_image, seal_tables, write_code, write_weights};
 use super::sections::{Section, Sections, Symbol, Symbols, align};
-use super::{ContainerError, PAGE_BYTES, Progress, runtime};
+use super::{ContainerError, LARGE_PAGE_BYTES, PAGE_BYTES, Progress, runtime};
 use crate::image::ModelImage;
 
-/// Weights of this size or more are aligned to huge pages in file and memory, which costs up to as
+/// Weights of this size or more are aligned to large pages in file and memory, which costs up to as
 /// much address space and a hole in the file. Processors remember the addresses of some 2,000 pages:
 /// below it small ones do.
-const HUGE_PAGE_FROM: u64 = 8 << 20;
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
+const LARGE_PAGES_FROM: u64 = 8 << 20;
 
 const HEADER_BYTES: usize = size_of::<FileHeader64<LE>>();
 const PROGRAM_HEADER_BYTES: usize = size_of::<ProgramHeader64<LE>>();
@@ -207,7 +206,7 @@ impl Layout {
     fn new(program: &Program<'_>, image: &ModelImage<'_>, head_bytes: u64) -> Layout {
         let weights_bytes = image.weights.bytes + END_MARK.len() as u64;
         let weights_alignment =
-            if weights_bytes >= HUGE_PAGE_FROM { HUGE_PAGE_BYTES } else { PAGE_BYTES };
+            if weights_bytes >= LARGE_PAGES_FROM { LARGE_PAGE_BYTES } else { PAGE_BYTES };
         let mut offset = head_bytes.max(program.file_end_with_zeros);
         let mut address = program.address_end;
         let mut place = |bytes: u64, alignment: u64, flags: ProgramFlags| {

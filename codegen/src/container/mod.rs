@@ -25,3 +25,5 @@ pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Alignment of regions in files and memory.
 const PAGE_BYTES: u64 = 4096;
+/// A large page of x86-64.
+const LARGE_PAGE_BYTES: u64 = 2 << 20;

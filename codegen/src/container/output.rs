@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use tempfile::{NamedTempFile, TempPath};
 
-use super::ContainerError;
+use super::{ContainerError, LARGE_PAGE_BYTES};
 
 /// Bytes that are looked at together when zeros are left out; a multiple of every block size.
 const HOLE_BYTES: usize = 64 << 10;
 
-/// Bytes that are written at once: a large page of x86-64. A multiple of [`HOLE_BYTES`].
-const UNIT_BYTES: usize = 2 << 20;
+/// Bytes that are written at once. A multiple of [`HOLE_BYTES`].
+const UNIT_BYTES: usize = LARGE_PAGE_BYTES as usize;
 
 /// The files that this process has open, under names.
 const OPEN_FILES: &str = "/proc/self/fd";

@@ -90,6 +90,26 @@ fn executables_are_static_and_never_writable_and_executable() {
     }
 }
 
+/// The system maps a part of a file by large pages only where file and memory have it at multiples of one.
+#[test]
+fn many_weights_lie_at_large_pages() {
+    if runtime_program().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let large = WeightImage { bytes: 9 << 20, pieces: Vec::new() };
+    write_executable(&image(large), &path, &mut |_, _| {}).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let header = elf::FileHeader64::<LE>::parse(&bytes[..]).unwrap();
+    let segments = header.program_headers(LE, &bytes[..]).unwrap();
+    let mut loaded = segments.iter().rev().filter(|segment| segment.p_type(LE) == elf::PT_LOAD);
+    let of_weights = loaded.next().unwrap();
+    assert!(of_weights.p_filesz(LE) > 9 << 20);
+    assert_eq!(of_weights.p_offset(LE) % LARGE_PAGE_BYTES, 0);
+    assert_eq!(of_weights.p_vaddr(LE) % LARGE_PAGE_BYTES, 0);
+}
+
 #[test]
 fn executables_name_their_kernels() {
     if runtime_program().is_none() {
