@@ -132,7 +132,7 @@ pub fn emit_gated(
     let together = Halves::new(assembly, spec, level, [TOGETHER, spec.staged_stride()])?;
     let single = Halves::new(assembly, spec, level, [1, spec.staged_stride()])?;
     let row_bytes = spec.staged_stride() * 4;
-    let portion = spec.product.portion_rows(level).min(STAGED_BYTES / row_bytes);
+    let portion = spec.product.portion_rows(level, STAGED_BYTES / row_bytes);
     let id = assembly.declare(&symbol, kernel_signature())?;
     assembly.define(id, |b| {
         let [input, weight, records, bias, shared, rows, first, end, reads_far] = b.params();

@@ -263,15 +263,16 @@ impl MatmulSpec {
         self.layout.channels * self.layout.reduction
     }
 
-    /// Rows that a level's kernel computes before it walks the weights again.
-    pub fn portion_rows(&self, level: IsaLevel) -> usize {
+    /// Rows that a level's kernel computes before it walks the weights again where there is room for so
+    /// many: whole steps of its largest tiles.
+    pub fn portion_rows(&self, level: IsaLevel, room: usize) -> usize {
         let portion = match self.version(level) {
             IsaLevel::Amx => amx::portion(self),
             IsaLevel::Avx512 => avx512::portion(self, ManyRows::Single),
             IsaLevel::Avx512Pairs => avx512::portion(self, ManyRows::Paired),
             IsaLevel::Portable | IsaLevel::Avx2 | IsaLevel::AvxVnni => assembled::PORTION,
         };
-        portion.rows(self)
+        (portion.rows(self).min(room) / portion.step * portion.step).max(portion.step)
     }
 
     /// Channels of the last group, if it is not full.

@@ -220,7 +220,7 @@ fn avx512() -> Vec<Entry> {
         vextractf64x4(ymm0, zmm1, 1); vinserti32x4(zmm0, zmm1, xmm2, 2);
         vinsertf64x4(zmm0, zmm1, ymm2, 1); vpmovzxbd(zmm0, xmm1); vpmovsxwd(zmm0, ymm1);
         vpshufb(zmm0, zmm1, zmm2); vpunpckldq(zmm0, zmm1, zmm2); vmovdqu32(zmm0.k1().z(), zmm1);
-        vmovdqu8(zmm0.k1(), zmm1); vcvtps2dq(zmm0, zmm1); vpmaxsd(zmm0, zmm1, zmm2);
+        vpshufb(zmm0.k1(), zmm1, zmm2); vmovdqu8(zmm0.k1(), zmm1); vcvtps2dq(zmm0, zmm1); vpmaxsd(zmm0, zmm1, zmm2);
         vpabsd(zmm0, zmm1); vpbroadcastd(zmm0, eax); vbroadcastf32x4(zmm0, xmmword_ptr(rdi + 16));
         vpdpbusd(zmm0, zmm1, dword_bcst(rdi + 4)); vpermq(zmm0, zmm1, 0x1b);
         vpdpbusd(zmm0, zmm1, zmmword_ptr(rdi + 4)); vpaddd(zmm0, zmm1, dword_bcst(rdi + 8));

@@ -2,7 +2,9 @@
 //!
 //! Within a block the order of k is free. A unit of eight nibbles and the same turned by sixteen bits
 //! have four pairs of codes at equal places, which a mask and an "or" turn into floats 1 + code · 2⁻ⁿ;
-//! one fused step, exact as well, makes them the values, whose upper halves are a pair of a tile's row.
+//! one fused step, exact as well, makes them the values, whose upper halves are a pair of a tile's row. The
+//! lower ones are zeros, so a shuffle of bytes moves one value's upper half beneath the other's: it is one
+//! operation of Intel's processors, where `vpermt2w` is three.
 //! Activations have the same order in their records
 //! ([`VALUE_ORDER`](crate::kernels::matmul::VALUE_ORDER)).
 
@@ -13,7 +15,6 @@ use super::{BLOCK, FACTORS_AT, SCALES, TILE_BYTES, UNITS_AT, Values};
 use crate::kernels::matmul::assembled::{SCRATCH, WEIGHTS};
 use crate::kernels::matmul::avx512::ZMM;
 use crate::kernels::matmul::chunks::{CODES, LINE_BYTES};
-use crate::pack::GROUP;
 
 /// Where the nibbles of a unit, and of a unit turned by sixteen bits, become floats as they lie.
 const PLACES: [usize; 4] = [4, 8, 12, 16];
@@ -26,21 +27,23 @@ const FACTORS: [AsmRegisterZmm; 4] = [zmm13, zmm14, zmm15, zmm16];
 const ADDENDS: [AsmRegisterZmm; 4] = [zmm17, zmm18, zmm19, zmm20];
 const NIBBLES: [AsmRegisterZmm; 4] = [zmm21, zmm22, zmm23, zmm24];
 const ONE: AsmRegisterZmm = zmm25;
-const UPPER_HALVES: AsmRegisterZmm = zmm26;
+const DOWN: AsmRegisterZmm = zmm26;
+/// The lower halves of all lanes, as bytes.
+const LOWER_HALVES: AsmRegisterK = k2;
 /// Codes as they lie and turned, of two units in turn.
 const WORDS: [[AsmRegisterZmm; 2]; 2] = [[zmm8, zmm9], [zmm10, zmm11]];
 
-/// Constants: the order of upper halves, what scales are multiplied by for factors and for addends, then
-/// the masks and 1, four bytes each.
-const SCALED_AT: usize = 64;
+/// Constants: where the bytes of each four lanes come from, so that an upper half comes down; what scales
+/// are multiplied by for factors and for addends; then the masks and 1, four bytes each.
+const SCALED_AT: usize = 16;
 const NIBBLES_AT: usize = SCALED_AT + 32;
 const ONE_AT: usize = NIBBLES_AT + 16;
 
 /// Writes the constants.
 pub(super) fn constants(code: &mut CodeAssembler) -> Result<(), IcedError> {
-    for lane in 0..GROUP as u16 {
-        // The upper halves of a lane of both operands, side by side.
-        code.dw(&[2 * lane + 1, 2 * lane + 1 + 2 * GROUP as u16])?;
+    for lane in 0..4 {
+        // What comes to the upper half is not taken.
+        code.db(&[4 * lane + 2, 4 * lane + 3, 0, 0])?;
     }
     let steps = PLACES.map(|place| (1u32 << (23 - place)) as f32);
     let factors = steps.iter().map(|step| step.to_bits());
@@ -63,11 +66,13 @@ impl Values<'_> {
     /// Fills the registers that all blocks share. Spoils r11.
     pub(super) fn load_masks(&self, code: &mut CodeAssembler) -> Result<(), IcedError> {
         code.lea(r11, ptr(*self.constants.borrow()))?;
-        code.vmovdqu32(UPPER_HALVES, zmmword_ptr(r11))?;
+        code.vbroadcasti32x4(DOWN, xmmword_ptr(r11))?;
         for (index, mask) in NIBBLES.into_iter().enumerate() {
             code.vpbroadcastd(mask, dword_ptr(r11 + (NIBBLES_AT + 4 * index)))?;
         }
-        code.vpbroadcastd(ONE, dword_ptr(r11 + ONE_AT))
+        code.vpbroadcastd(ONE, dword_ptr(r11 + ONE_AT))?;
+        code.mov(r11, LOWER_BYTES)?;
+        code.kmovq(LOWER_HALVES, r11)
     }
 
     /// Copies the units of the groups' scales from the tile's weights, at [`SCALES`], to scratch memory.
@@ -114,15 +119,18 @@ impl Values<'_> {
                     code.vfmadd213ps(value, FACTORS[place], ADDENDS[place])?;
                 }
                 let [value, of_turned] = pair;
-                code.vpermt2w(value, UPPER_HALVES, of_turned)?;
+                code.vpshufb(of_turned.k2(), value, DOWN)?;
                 let row = unit * PLACES.len() + place;
                 let to = group * TILE_BYTES + row * LINE_BYTES;
-                code.vmovdqu32(zmmword_ptr(CODES + to), value)?;
+                code.vmovdqu32(zmmword_ptr(CODES + to), of_turned)?;
             }
         }
         Ok(())
     }
 }
+
+/// Two bytes of each lane's four.
+const LOWER_BYTES: u64 = 0x3333_3333_3333_3333;
 
 /// (a & b) | c, as `vpternlogd` has it.
 const AND_THEN_OR: i32 = 0xea;
