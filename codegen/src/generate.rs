@@ -166,9 +166,17 @@ pub fn generate<'a>(
     let (code, levels, clif) = emit(&embed, &kinds, &head, options)?;
     let head_width = graph.main.shape(parts.answer).last().and_then(|size| size.as_size());
     let head_width = head_width.ok_or_else(|| wrong("main", "a result of no numeric width"))?;
+    let embedded = embedded(&parts)?;
     let vocabulary = match parts.head_result {
+        // A token that is chosen is the next one to be looked up.
+        HeadResult::Logits if head_width > embedded => {
+            return Err(CodegenError::Unsupported {
+                place: "main".into(),
+                message: format!("a head of {head_width} tokens over {embedded} embeddings"),
+            });
+        }
         HeadResult::Logits => head_width,
-        HeadResult::Hidden => embedded(&parts)?,
+        HeadResult::Hidden => embedded,
     };
     let plans: Vec<&SegmentPlan> =
         [&embed].into_iter().chain(kinds.iter().map(|kind| &kind.plan)).chain([&head]).collect();

@@ -311,15 +311,21 @@ impl Team {
             watched: AtomicBool::new(false),
             passed: Mutex::new(Vec::new()),
         });
-        let workers = (1..count)
-            .map(|thread| {
-                let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("weir-{thread}"))
-                    .spawn(move || work(&shared, thread))
-            })
-            .collect::<std::io::Result<Vec<_>>>()?;
-        Ok(Team { shared, workers, times: Vec::new(), prepared: Vec::new(), ends: Vec::new() })
+        let (times, prepared, ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut team = Team { shared, workers: Vec::new(), times, prepared, ends };
+        for thread in 1..count {
+            let shared = Arc::clone(&team.shared);
+            let worker = std::thread::Builder::new().name(format!("weir-{thread}"));
+            match worker.spawn(move || work(&shared, thread)) {
+                Ok(worker) => team.workers.push(worker),
+                Err(error) => {
+                    // The team ends as any other does, once nobody waits for those who do not come.
+                    team.shared.start.excuse(count - thread);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(team)
     }
 
     /// Number of threads.

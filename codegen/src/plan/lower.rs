@@ -133,6 +133,28 @@ fn overwritten(source: &SegmentSource<'_>, node: &NodeData) -> Option<Value> {
     }
 }
 
+/// Whether a node has a value as one operand only: what it writes over one, others must not read.
+fn reads_once(body: &Body, node: &NodeData, value: Value) -> bool {
+    let value = behind_views(body, value);
+    node.operands.iter().filter(|operand| behind_views(body, **operand) == value).count() == 1
+}
+
+/// The value whose memory another one shows.
+fn behind_views(body: &Body, mut value: Value) -> Value {
+    while let Some(maker) = body.maker(value)
+        && is_view(&maker.op)
+        && let Some(shown) = maker.operands.first()
+    {
+        value = *shown;
+    }
+    value
+}
+
+/// Whether results lie where the operand does.
+fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_) | Op::Slice(_) | Op::Cast(_))
+}
+
 /// Values that lie in the segment's target.
 fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
     let body = source.body;
@@ -142,7 +164,7 @@ fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
     for (number, node) in source.nodes.iter().enumerate().rev() {
         let node = &body.nodes[*node];
         let mut read = number;
-        if matches!(node.op, Op::Reshape(_) | Op::Slice(_) | Op::Cast(_)) {
+        if is_view(&node.op) {
             read = node.results.iter().filter_map(|v| last.get(v)).max().map_or(read, |l| *l);
         }
         for operand in &node.operands {
@@ -157,12 +179,14 @@ fn in_place(source: &SegmentSource<'_>) -> HashSet<Value> {
     while let Some(number) = maker.get(&value) {
         let node = &body.nodes[source.nodes[*number]];
         // Views and appends have no memory of their own to choose.
-        if matches!(node.op, Op::Reshape(_) | Op::Slice(_) | Op::Cast(_)) {
+        if is_view(&node.op) {
             break;
         }
         chain.push((value, *number));
         match overwritten(source, node) {
-            Some(before) if last.get(&before) == Some(number) => value = before,
+            Some(before) if last.get(&before) == Some(number) && reads_once(body, node, before) => {
+                value = before;
+            }
             _ => break,
         }
     }

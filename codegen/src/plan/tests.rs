@@ -190,6 +190,43 @@ fn gated_plan(
     lower_segment(&source).unwrap()
 }
 
+/// A row plus a product of itself, without a norm between: what is written first would be read.
+#[test]
+fn a_product_does_not_lie_over_its_own_input() {
+    let mut body = Body::default();
+    let rows = TensorType::new(DType::F32, vec![Dim::from(Symbol::Rows), Dim::from(WIDTH)]);
+    let square = TensorType::new(DType::F32, vec![Dim::from(WIDTH), Dim::from(WIDTH)]);
+    let x = body.param(InputRole::Operand, rows, None, None);
+    let weight = body.param(InputRole::Operand, square, None, None);
+    let linear = Op::from(ops::linear::Linear { bias: false, residual: true });
+    let output = body.push1(linear, vec![x, weight, x], None).unwrap();
+    let mut plan = lower_segment(&SegmentSource {
+        name: "product".into(),
+        nodes: body.nodes.keys().collect(),
+        input: Some(x),
+        output,
+        target: Root::Hidden,
+        weights: HashMap::from([(weight, WeightSource::Parameter(0))]),
+        cache: None,
+        cache_rows: 0,
+        by_head: false,
+        reservoir: None,
+        compute: None,
+        tied: HashMap::new(),
+        has_tiles: false,
+        max_rows: 32,
+        hidden_width: WIDTH,
+        head: false,
+        body: &body,
+    })
+    .unwrap();
+    let Kernel::Matmul { output, .. } = &mut plan.steps[0].kernel else { panic!("a product") };
+    assert_ne!(output.root, Root::Hidden);
+    output.root = Root::Hidden;
+    let told = verify(&plan).unwrap_err().to_string();
+    assert!(told.contains("kernel 0 writes over what it reads"), "{told}");
+}
+
 fn is_gated(plan: &SegmentPlan) -> bool {
     plan.steps.iter().any(|step| matches!(step.kernel, Kernel::Gated { .. }))
 }

@@ -3,7 +3,7 @@
 
 use weir_abi::WORKS;
 
-use super::{Kernel, Root, SegmentPlan, View, needs_barrier};
+use super::{Kernel, Reach, Root, SegmentPlan, View, needs_barrier};
 use crate::error::CodegenError;
 
 /// Checks a plan.
@@ -26,6 +26,11 @@ pub fn verify(plan: &SegmentPlan) -> Result<(), CodegenError> {
             if earlier.phase == step.phase && are_one {
                 return Err(fail(format!("kernels {before} and {index} are one work")));
             }
+        }
+        if let Kernel::Matmul { input, output, .. } = &step.kernel
+            && Reach::of(input).meets(&Reach::of(output))
+        {
+            return Err(fail(format!("kernel {index} writes over what it reads")));
         }
         let mut roots = step.kernel.reads();
         roots.push(step.kernel.writes());

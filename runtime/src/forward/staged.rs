@@ -146,7 +146,7 @@ impl Forward {
     ///
     /// # Panics
     ///
-    /// If the prompt is empty or longer than the room for it.
+    /// If the prompt is empty, or longer than the room for it or than this model has positions.
     pub fn stage(
         &mut self,
         staged: &mut StagedPrompt,
@@ -154,7 +154,8 @@ impl Forward {
         rows: u32,
         logits: &mut [f32],
     ) -> Result<usize, StepFault> {
-        assert!(!prompt.is_empty() && prompt.len() <= staged.context() as usize, "a prompt's rows");
+        let room = staged.context().min(self.shape.context) as usize;
+        assert!(!prompt.is_empty() && prompt.len() <= room, "a prompt's rows");
         let rotary_set = self.shape.rotary_set(rows);
         let alike = staged.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let alike = if rotary_set == staged.rotary_set { alike } else { 0 };

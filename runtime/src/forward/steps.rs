@@ -250,6 +250,12 @@ impl StepModel for Forward {
             logits.len() >= head_rows.len() * self.shape.head_width as usize,
             "room for what the head gives"
         );
+        let sets = self.model.header().rotary_sets.max(1);
+        for row in rows {
+            assert!(row.position < self.shape.context, "a position that the model has");
+            assert!(row.rotary_set < sets, "a rotary set that the model has");
+        }
+        assert!(head_rows.iter().all(|row| (*row as usize) < rows.len()), "rows of this step");
         for sequence in rows.chunk_by(|one, next| one.slot == next.slot) {
             let behind = sequence.iter().filter(|row| row.position >= row.prompt_rows);
             let (rows, most) = (behind.count() as u32, self.shape.max_draft() + 1);
@@ -285,6 +291,8 @@ impl StepModel for Forward {
     fn begin_prompt(&mut self, prompt: LongPrompt<'_>) {
         assert!(prompt.slot < self.shape.blocks, "a prompt begins in a slot with a block");
         let before = prompt.past.map_or(0, |past| past.rows);
+        let room = self.shape.context.saturating_sub(before) as usize;
+        assert!(prompt.tokens.len() <= room, "a prompt's rows");
         self.cache.expect(prompt.slot, before + prompt.tokens.len() as u32);
         self.take_stock(&prompt);
         self.prompt.begin(prompt);
@@ -318,6 +326,9 @@ impl StepModel for Forward {
 
     fn prompt_logits(&mut self, first: u32, logits: &mut [f32]) -> Result<(), StepFault> {
         let rows = logits.len() / self.shape.head_width as usize;
+        let width = self.model.header().hidden_width as usize;
+        let computed = self.prompt.hidden().len() / width;
+        assert!(first as usize + rows <= computed, "rows of the prompt");
         let head_rows: Vec<u32> = (first..first + rows as u32).collect();
         let entry = Entry {
             weights: self.model.weights(),

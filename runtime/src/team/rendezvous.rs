@@ -50,6 +50,11 @@ impl Rendezvous {
         self.generation.store(0, Ordering::Relaxed);
     }
 
+    /// Lets the others pass once without this many threads, which will never come.
+    pub(super) fn excuse(&self, threads: u32) {
+        self.arrived.fetch_add(threads, Ordering::SeqCst);
+    }
+
     /// Returns when all threads have called it as often as this one.
     pub(super) fn wait(&self) {
         if self.threads == 1 {
@@ -88,5 +93,21 @@ impl Rendezvous {
             let _ = futex::wait(&self.generation, futex::Flags::PRIVATE, generation, None);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_do_not_come_are_not_waited_for() {
+        let barrier = Rendezvous::new(4, true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| barrier.wait());
+            barrier.excuse(2);
+            barrier.wait();
+        });
+        assert_eq!(barrier.generation(), 1);
     }
 }
