@@ -44,7 +44,7 @@ pub struct Bench {
     profile: bool,
 
     /// Draw the figures under the machine's roofline
-    #[arg(long, value_name = "FILE.svg", help_heading = "Figures", conflicts_with = "step_times")]
+    #[arg(long, value_name = "FILE.svg", help_heading = "Figures", conflicts_with_all = ["step_times", "machine"])]
     plot: Option<PathBuf>,
 }
 
@@ -54,11 +54,16 @@ impl Bench {
         machine::check_processor()?;
         let mut out = std::io::stdout().lock();
         if self.model.model.as_os_str().is_empty() {
-            if !self.bench.machine || self.plot.is_some() {
+            if !self.bench.machine {
                 return Err(Failure::usage("name a model, or give --machine alone"));
             }
             let figures = measure_machine(&probes()?, self.bench.threads())?;
             return Ok(write_machine(&mut out, &figures, self.bench.json)?);
+        }
+        if self.plot.is_some() && !self.bench.measures_rates() {
+            return Err(Failure::usage(
+                "--plot draws what --prefill, --decode and --batch measure",
+            ));
         }
         let models = self.load()?.into_iter().map(Model::new).collect::<Result<Vec<_>, _>>()?;
         models.iter().try_for_each(Model::need_text)?;

@@ -20,9 +20,12 @@ struct Point {
     name: String,
 }
 
-/// Draws figures as SVG.
+/// Draws figures as SVG; an error if none has a place, for then there are no axes.
 pub fn draw(figures: &[Figure], label: &Label) -> Result<String, Box<dyn Error>> {
     let points: Vec<Point> = figures.iter().filter_map(point).collect();
+    if points.is_empty() {
+        return Err("no figure to draw".into());
+    }
     let peaks = &label.peaks;
     let roofs = [
         ("int8", peaks.integer.best, &BLUE),

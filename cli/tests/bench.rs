@@ -177,6 +177,40 @@ fn profiles_take_turns() {
     assert_eq!(text.matches("times the first (half of turns)").count(), 2, "{text}");
 }
 
+/// Rows of a short prompt are repeated, as many as the model has positions for.
+#[test]
+fn rows_are_taken_for_granted_in_short_contexts() {
+    let line = format!(
+        "bench {MODEL} --context 100 --kv full --decode 16 --assume-prompts --gen 4 --reps 1 \
+         --threads 1 --json"
+    );
+    let figures = lines(&weir(&line, &[]));
+    let metrics: Vec<_> = figures.iter().filter_map(|figure| figure["metric"].as_str()).collect();
+    assert_eq!(metrics, ["decode"]);
+}
+
+/// A path without a folder is no name of one of the system's programs.
+#[test]
+fn a_program_is_started_from_where_it_lies() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let start = |arguments: &[&str], model: &Path| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+        program.current_dir(folder.path()).args(arguments).arg(model).output().expect("weir starts")
+    };
+    let compiled = start(&["compile", "-o", "true"], &root.join(MODEL));
+    let error = String::from_utf8_lossy(&compiled.stderr);
+    if !compiled.status.success() {
+        assert!(error.contains("WEIR_STUB=skip"), "{error}");
+        println!("skipped without the runtime (WEIR_STUB=skip)");
+        return;
+    }
+    let output = start(&["bench", "--ttft", "--reps", "1", "--json"], Path::new("true"));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    assert_eq!(lines(&output)[0]["metric"], "ttft_cold");
+}
+
 #[test]
 fn a_machine_needs_no_model() {
     let output = weir("bench --machine --json --threads 1", &[]);

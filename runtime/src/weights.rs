@@ -18,10 +18,11 @@ mod tables;
 mod tests;
 
 use std::any::Any;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
@@ -153,7 +154,31 @@ pub struct CompiledModel {
     regions: Regions,
     tables: Tables,
     levels: Vec<LevelSegments>,
-    place: String,
+    place: Place,
+}
+
+/// Where a model came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The program that runs.
+    ThisProgram,
+    /// An object that was linked into it.
+    Linked,
+    /// The just-in-time compiler.
+    Memory,
+    /// The file of a compiled program.
+    File(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::ThisProgram => f.write_str("this program"),
+            Place::Linked => f.write_str("the linked model"),
+            Place::Memory => f.write_str("the model in memory"),
+            Place::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 // SAFETY: the regions are immutable memory, and their owner is `Send + Sync`.
@@ -169,7 +194,7 @@ impl CompiledModel {
         let slot = unsafe { (&raw const MODEL_NOTES.slot).read_volatile() };
         // SAFETY: a filled slot was filled by the container writer, whose regions the kernel has
         // mapped for the life of the process.
-        unsafe { Self::from_slot(&slot, &raw const MODEL_NOTES.slot, "this program") }
+        unsafe { Self::from_slot(&slot, &raw const MODEL_NOTES.slot, Place::ThisProgram) }
     }
 
     /// A model that was linked into this program from an object of `weir compile --emit obj`.
@@ -178,9 +203,9 @@ impl CompiledModel {
     ///
     /// `slot` is the address of such an object's `weir_model`.
     pub unsafe fn from_linked(slot: *const ModelSlot) -> Result<CompiledModel, ModelError> {
-        let place = "the linked model";
+        let place = Place::Linked;
         if slot.is_null() || !slot.is_aligned() {
-            return Err(malformed_slot("its address is no model's").at(place));
+            return Err(malformed_slot("its address is no model's").at(&place));
         }
         // SAFETY: the caller promises a slot at this address.
         let copy = unsafe { slot.read_volatile() };
@@ -192,11 +217,11 @@ impl CompiledModel {
     ///
     /// The file must not be changed while the model is in use.
     pub fn open(path: &Path) -> Result<CompiledModel, ModelError> {
-        let place = path.display().to_string();
+        let place = Place::File(path.to_owned());
         Self::open_file(path, &place).map_err(|fault| fault.at(&place))
     }
 
-    fn open_file(path: &Path, place: &str) -> Result<CompiledModel, ModelFault> {
+    fn open_file(path: &Path, place: &Place) -> Result<CompiledModel, ModelFault> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -233,8 +258,8 @@ impl CompiledModel {
             weights: (weights.as_ptr(), weights.len()),
             _owner: Box::new((words, code, weights)),
         };
-        let place = "the model in memory";
-        Self::from_regions(regions, place).map_err(|fault| fault.at(place))
+        let place = Place::Memory;
+        Self::from_regions(regions, &place).map_err(|fault| fault.at(&place))
     }
 
     /// # Safety
@@ -243,7 +268,7 @@ impl CompiledModel {
     unsafe fn from_slot(
         slot: &ModelSlot,
         address: *const ModelSlot,
-        place: &str,
+        place: Place,
     ) -> Result<CompiledModel, ModelError> {
         let inner = || {
             match slot.magic {
@@ -259,12 +284,12 @@ impl CompiledModel {
             check_present(code, "code")?;
             check_present(tables, "tables")?;
             let regions = Regions { code, tables, weights, _owner: Box::new(()) };
-            Self::from_regions(regions, place)
+            Self::from_regions(regions, &place)
         };
-        inner().map_err(|fault| fault.at(place))
+        inner().map_err(|fault| fault.at(&place))
     }
 
-    fn from_regions(regions: Regions, place: &str) -> Result<CompiledModel, ModelFault> {
+    fn from_regions(regions: Regions, place: &Place) -> Result<CompiledModel, ModelFault> {
         let code = regions.slice(regions.code);
         let tables = Tables::parse(regions.slice(regions.tables), code.len(), regions.weights.1)?;
         ask_for_large_pages(regions.weights);
@@ -289,7 +314,7 @@ impl CompiledModel {
                     .collect(),
             })
             .collect();
-        Ok(CompiledModel { regions, tables, levels, place: place.into() })
+        Ok(CompiledModel { regions, tables, levels, place: place.clone() })
     }
 
     /// Reads the whole model and compares all checksums. The error names the damaged part.
@@ -307,8 +332,8 @@ impl CompiledModel {
             .map_err(|fault| fault.at(&self.place))
     }
 
-    /// Where the model came from, for messages: a path, or "this program".
-    pub fn place(&self) -> &str {
+    /// Where the model came from.
+    pub fn place(&self) -> &Place {
         &self.place
     }
 
@@ -416,8 +441,8 @@ impl CompiledModel {
     }
 }
 
-impl std::fmt::Debug for CompiledModel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for CompiledModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompiledModel").field("place", &self.place).finish_non_exhaustive()
     }
 }

@@ -141,6 +141,9 @@ pub fn write(
     samples.truncate(whole);
     let windows = samples.into_iter().map(|sample| sample.window);
     let windows: Vec<_> = windows.filter(|window| window.len() > 1).collect();
+    if windows.is_empty() {
+        return Err(fail(format!("the model ends {whole} texts before their first token")));
+    }
     let all = windows.iter().map(Vec::len).sum();
     Ok(CalibrationText::with_end_held_out(windows, all))
 }

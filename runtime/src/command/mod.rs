@@ -15,6 +15,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod whole_file;
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};

@@ -1,11 +1,13 @@
 //! What can be wrong with a compiled model, and where.
 
+use super::Place;
+
 /// A compiled model that cannot be used: the place and the fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct ModelError {
-    /// The file, or "this program".
-    pub place: String,
+    /// Which model it is.
+    pub place: Place,
     /// What is wrong there.
     pub fault: ModelFault,
 }
@@ -68,8 +70,8 @@ pub enum ModelFault {
 
 impl ModelFault {
     /// The fault together with the place where it was found.
-    pub(super) fn at(self, place: impl Into<String>) -> ModelError {
-        ModelError { place: place.into(), fault: self }
+    pub(super) fn at(self, place: &Place) -> ModelError {
+        ModelError { place: place.clone(), fault: self }
     }
 }
 

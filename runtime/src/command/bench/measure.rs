@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use weir_abi::ModelHeader;
+use weir_abi::{KEY_TILE, ModelHeader};
 
 use super::sequences::Sequences;
 use super::steps::{StepLoad, StepWatch};
@@ -27,7 +27,8 @@ pub struct Counted {
     watch: Option<StepWatch>,
 }
 
-/// Rows of the prompt whose rows are repeated where prompts are not computed: whole tiles of rows.
+/// Rows of the prompt whose rows are repeated where prompts are not computed, if the model has positions
+/// for them: whole tiles of rows.
 const REPEATED_ROWS: u32 = 256;
 
 impl Counted {
@@ -52,10 +53,17 @@ impl Counted {
 
     /// Fills all slots with rows, and takes for granted what comes until it is to compute again.
     pub(super) fn pass_over(&mut self, seed: u32) -> Result<(), RuntimeError> {
-        let ids = prompt_ids(REPEATED_ROWS as usize, self.shape().vocabulary, seed);
-        let mut staged = StagedPrompt::new(&self.forward, REPEATED_ROWS, 0)?;
+        let (context, tile) = (self.shape().context, KEY_TILE as u32);
+        let rows = REPEATED_ROWS.min(context) / tile * tile;
+        if rows == 0 {
+            return Err(RuntimeError::Options(format!(
+                "rows can be taken for granted from a context of {tile} on and the model has {context}"
+            )));
+        }
+        let ids = prompt_ids(rows as usize, self.shape().vocabulary, seed);
+        let mut staged = StagedPrompt::new(&self.forward, rows, 0)?;
         let mut logits = vec![0.0; self.shape().head_width as usize];
-        self.forward.stage(&mut staged, &ids, REPEATED_ROWS, &mut logits)?;
+        self.forward.stage(&mut staged, &ids, rows, &mut logits)?;
         self.forward.fill_slots(&staged);
         self.passes_over = true;
         Ok(())

@@ -32,6 +32,7 @@ use super::numbers::{numbers, whole};
 use super::options::{MAX_SLOTS, MAX_THREADS, parse_isa};
 use crate::cores::default_threads;
 use crate::probe::{Peaks, Prober};
+use crate::weights::Place;
 use crate::work::WorkCounter;
 use crate::{Engine, Model, RuntimeError, RuntimeOptions, machine as processor};
 
@@ -145,7 +146,17 @@ impl Bench {
     }
 
     fn wants_figures(&self) -> bool {
-        self.prefill.is_some() || self.decode.is_some() || self.batch.is_some() || self.ttft
+        self.wants_rates() || self.ttft
+    }
+
+    fn wants_rates(&self) -> bool {
+        self.prefill.is_some() || self.decode.is_some() || self.batch.is_some()
+    }
+
+    /// Whether there will be a figure of prompts or steps: they are also what is measured where nothing
+    /// is asked for.
+    pub fn measures_rates(&self) -> bool {
+        self.wants_rates() || !(self.ttft || self.machine)
     }
 
     /// Threads that compute.
@@ -331,15 +342,15 @@ impl Bench {
 
     /// From `exec` to the first byte of an answer, in processes of their own.
     fn first_token(&self, model: &Model) -> Result<Figure, RuntimeError> {
-        let place = model.compiled().place();
-        let program = match place {
-            "this program" => std::env::current_exe().map_err(RuntimeError::Input)?,
-            "the model in memory" => {
+        let program = match model.compiled().place() {
+            Place::ThisProgram => std::env::current_exe().map_err(RuntimeError::Input)?,
+            // A name alone would be looked for among the system's programs.
+            Place::File(path) => std::path::absolute(path).map_err(RuntimeError::Input)?,
+            Place::Linked | Place::Memory => {
                 return Err(RuntimeError::Options(
                     "--ttft starts the compiled program: compile the model first".to_owned(),
                 ));
             }
-            path => path.into(),
         };
         let vocabulary = model.compiled().header().vocabulary;
         let ids: Vec<String> =

@@ -14,6 +14,7 @@ use super::Bench;
 use super::measure::{self, Counted, Setup};
 use super::sequences::Sequences;
 pub use super::step_load::{CacheRows, StepLoad, StepShape};
+use crate::command::whole_file::WholeFile;
 use crate::forward::{LongPrompt, StepModel, StepRow};
 use crate::probe::Prober;
 use crate::{Engine, Model, RuntimeError};
@@ -155,14 +156,15 @@ impl StepWatch {
 impl Bench {
     /// Measures steps of many kinds and writes them into a file.
     pub fn write_step_times(&self, model: &Model, path: &Path) -> Result<(), RuntimeError> {
+        let mut file = WholeFile::create(path)?;
         let times = self.step_times(model)?;
         let mut text = serde_json::to_string(&times)
             .map_err(|error| RuntimeError::Machine(format!("step times: {error}")))?;
         // A step a line: diffs and people want to read it.
         text = text.replace("{\"setup\"", "\n{\"setup\"");
         text.push('\n');
-        let place = |source| RuntimeError::File { path: path.to_owned(), source };
-        std::fs::write(path, text).map_err(place)
+        file.write(text.as_bytes())?;
+        file.finish()
     }
 
     fn step_times(&self, model: &Model) -> Result<StepTimes, RuntimeError> {
