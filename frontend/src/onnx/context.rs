@@ -53,8 +53,8 @@ pub struct Cx<'i, 'm> {
     pub node: &'m Node,
     /// Its attributes.
     pub attributes: Attributes<'m>,
-    /// The activations of which the node's results are [`Rounded`].
-    pub rounds: Option<Value>,
+    /// What the node's results are of which rounded activations, where they are no values.
+    pub rounds: Vec<(Rounded, Value)>,
 }
 
 impl<'m> Cx<'_, 'm> {
@@ -123,12 +123,18 @@ impl<'m> Cx<'_, 'm> {
         self.importer.value(&self.node.inputs[index], &place).map(Some)
     }
 
-    /// The activations of which an input is this part.
-    pub fn rounded(&self, index: usize, wanted: Rounded) -> Option<Value> {
+    /// What an input is of rounded activations, and these.
+    pub fn rounding(&self, index: usize) -> Option<(Rounded, Value)> {
         match self.importer.find(self.node.inputs.get(index)?)? {
-            Bound::Rounded(part, activations) if *part == wanted => Some(*activations),
+            Bound::Rounded(part, activations) => Some((*part, *activations)),
             _ => None,
         }
+    }
+
+    /// The activations of which an input is this part.
+    pub fn rounded(&self, index: usize, wanted: Rounded) -> Option<Value> {
+        let (part, activations) = self.rounding(index)?;
+        (part == wanted).then_some(activations)
     }
 
     /// Fails if an input is a cache of fixed length, whose rows are written over, not appended to.
@@ -278,9 +284,10 @@ impl<'m> Cx<'_, 'm> {
             .map_err(|error| Problem::malformed(place, error.to_string()))
     }
 
-    /// Adds a constant. A quantised tensor that several nodes read (a table that is also the head's
-    /// weight) is one constant.
-    pub fn add_constant(&mut self, constant: Constant) -> Value {
+    /// Adds a constant, whose bytes must hold it. A quantised tensor that several nodes read (a table that
+    /// is also the head's weight) is one constant.
+    pub fn add_constant(&mut self, constant: Constant) -> Result<Value, Problem> {
+        constant.check().map_err(|error| self.malformed(error.to_string()))?;
         let graph = &mut self.importer.graph;
         if let ConstData::Quantised(data) = &constant.data {
             let same = graph.constants.iter().find(|(_, known)| match &known.data {
@@ -290,10 +297,10 @@ impl<'m> Cx<'_, 'm> {
                 _ => false,
             });
             if let Some((known, _)) = same {
-                return graph.read_constant(known);
+                return Ok(graph.read_constant(known));
             }
         }
-        graph.constant(constant)
+        Ok(graph.constant(constant))
     }
 
     /// A scalar of the given type.
@@ -307,7 +314,7 @@ impl<'m> Cx<'_, 'm> {
             integer => (number as i64).to_le_bytes()[..integer.bytes()].to_vec(),
         };
         let ty = TensorType::new(dtype, Vec::new());
-        Ok(self.add_constant(Constant::dense(format!("{number}"), ty, bytes.into())))
+        self.add_constant(Constant::dense(format!("{number}"), ty, bytes.into()))
     }
 
     /// Content of an integer or boolean value where it follows from shapes: its elements.

@@ -56,7 +56,7 @@ pub(super) enum Bound<'m> {
     Tensor(&'m Tensor, Option<Value>),
     /// A cache whose head size the file does not say; an attention operator knows it.
     Cache(roles::CacheInput),
-    /// A result of `DynamicQuantizeLinear`, and the activations that it rounds.
+    /// A result of `DynamicQuantizeLinear`, or what follows from one, and the activations that it rounds.
     Rounded(Rounded, Value),
     /// A result that our importer does not make.
     NotMade(String),
@@ -64,9 +64,10 @@ pub(super) enum Bound<'m> {
     Failed,
 }
 
-/// What `DynamicQuantizeLinear` gives, in order. How far activations are rounded inside of a product is
-/// our choice, as with every other weight, and never by what all rows of a step have in common: products
-/// of codes read the activations themselves, whose scale then is 1.
+/// What `DynamicQuantizeLinear` gives, and what its readers make of it. How far activations are rounded
+/// inside of a product is our choice, as with every other weight, and never by what all rows of a step have
+/// in common: products of codes read the activations themselves, whose scale then is 1. As that holds
+/// where a product meets the scale of its own activations and nowhere else, neither is a value before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounded {
     /// Whole numbers of eight bits.
@@ -75,16 +76,19 @@ pub enum Rounded {
     Scale,
     /// The code of 0.
     Zero,
+    /// The scale times these constants, a weight's scales.
+    Scales(Value),
+    /// A product of the codes that is still to be scaled: with the scale it is this value.
+    Product(Value),
 }
 
 impl Rounded {
-    const RESULTS: [Rounded; 3] = [Rounded::Codes, Rounded::Scale, Rounded::Zero];
-
     fn name(self) -> &'static str {
         match self {
             Rounded::Codes => "codes",
-            Rounded::Scale => "scale",
+            Rounded::Scale | Rounded::Scales(_) => "scale",
             Rounded::Zero => "zero point",
+            Rounded::Product(_) => "unscaled product",
         }
     }
 }
@@ -158,7 +162,7 @@ impl<'m> Importer<'m> {
         }
         let before = self.problems.len();
         let attributes = Attributes::new(node);
-        let mut cx = Cx { importer: self, node, attributes, rounds: None };
+        let mut cx = Cx { importer: self, node, attributes, rounds: Vec::new() };
         match import(&mut cx) {
             Err(problem) => {
                 self.problems.push(problem);
@@ -171,9 +175,8 @@ impl<'m> Importer<'m> {
                     return fail(self);
                 }
                 for (index, name) in node.outputs.iter().enumerate() {
-                    let rounded = rounds.zip(Rounded::RESULTS.get(index));
                     let bound = match results.get(index) {
-                        _ if let Some((activations, &part)) = rounded => {
+                        _ if let Some(&(part, activations)) = rounds.get(index) => {
                             Bound::Rounded(part, activations)
                         }
                         Some(&value) => {

@@ -101,19 +101,37 @@ fn rounded() -> NodeProto {
     node("DynamicQuantizeLinear", "", &["x"], &["x_codes", "x_scale", "x_zero"])
 }
 
+/// The sum of whole numbers, and the same as floats.
+fn summed(zeros: &str) -> [NodeProto; 2] {
+    let mut cast = node("Cast", "", &["sum"], &["float_sum"]);
+    cast.attribute = vec![int("to", i64::from(FLOAT))];
+    [node("MatMulInteger", "", &["x_codes", "codes", "x_zero", zeros], &["sum"]), cast]
+}
+
 /// The nodes that `quantize_dynamic` writes, with the scale of the product in this order of factors.
 fn spelled_out(weight: &Weight, orders: [bool; 2]) -> Vec<NodeProto> {
     let pair = |first, second, exchanged| {
         if exchanged { [second, first] } else { [first, second] }
     };
-    let mut cast = node("Cast", "", &["sum"], &["float_sum"]);
-    cast.attribute = vec![int("to", i64::from(FLOAT))];
+    let [sum, cast] = summed(weight.zero_input());
     vec![
         rounded(),
         node("Mul", "", &pair("x_scale", "scales", orders[0]), &["both"]),
-        node("MatMulInteger", "", &["x_codes", "codes", "x_zero", weight.zero_input()], &["sum"]),
+        sum,
         cast,
         node("Mul", "", &pair("float_sum", "both", orders[1]), &["y"]),
+    ]
+}
+
+/// The same with one scale behind the other.
+fn scaled_twice(weight: &Weight, scales: [&str; 2]) -> Vec<NodeProto> {
+    let [sum, cast] = summed(weight.zero_input());
+    vec![
+        rounded(),
+        sum,
+        cast,
+        node("Mul", "", &["float_sum", scales[0]], &["once"]),
+        node("Mul", "", &[scales[1], "once"], &["y"]),
     ]
 }
 
@@ -137,6 +155,9 @@ fn dynamic_quantisation_is_one_product_with_a_weight_of_codes() {
     for weight in weights() {
         for orders in [[false, false], [true, false], [false, true], [true, true]] {
             check(&weight, spelled_out(&weight, orders), false);
+        }
+        for scales in [["x_scale", "scales"], ["scales", "x_scale"]] {
+            check(&weight, scaled_twice(&weight, scales), false);
         }
     }
 }
@@ -191,15 +212,16 @@ fn a_look_up_in_bytes_is_one_in_a_table_of_codes() {
     }
 }
 
+fn refused(nodes: Vec<NodeProto>, what: &str) {
+    let weight = Weight { data_type: INT8, codes: [1; 12], zeros: vec![], scales: 1 };
+    let mut tensors = weight.tensors();
+    tensors.push(bytes("others", UINT8, &[2, 4], &[3; 8]));
+    let refused = import_nodes(22, nodes, vec![], tensors).unwrap_err().to_string();
+    assert!(refused.contains(what), "{refused}");
+}
+
 #[test]
 fn codes_of_activations_are_read_by_products_alone() {
-    let refused = |nodes: Vec<NodeProto>, what: &str| {
-        let weight = Weight { data_type: INT8, codes: [1; 12], zeros: vec![], scales: 1 };
-        let mut tensors = weight.tensors();
-        tensors.push(bytes("others", UINT8, &[2, 4], &[3; 8]));
-        let refused = import_nodes(22, nodes, vec![], tensors).unwrap_err().to_string();
-        assert!(refused.contains(what), "{refused}");
-    };
     let product = |inputs: &[&str]| node("MatMulInteger", "", inputs, &["y"]);
     refused(vec![rounded()], "reads the codes of rounded activations");
     refused(
@@ -217,5 +239,67 @@ fn codes_of_activations_are_read_by_products_alone() {
     refused(
         vec![rounded(), product(&["x_codes", "others", "x_zero"])],
         "inputs of x and weight: 4 and 2 differ",
+    );
+}
+
+#[test]
+fn scales_of_activations_are_left_out_at_their_own_product_alone() {
+    // The product of x's codes, and the scale of h's, which are others.
+    let beside = |last: Vec<NodeProto>| {
+        let [sum, cast] = summed("");
+        let others = ["h_codes", "h_scale", "h_zero"];
+        let mut nodes = vec![
+            rounded(),
+            node("Exp", "", &["x"], &["h"]),
+            node("DynamicQuantizeLinear", "", &["h"], &others),
+            sum,
+            cast,
+        ];
+        nodes.extend(last);
+        nodes
+    };
+    let times = |factors: [&str; 2], result: &str| node("Mul", "", &factors, &[result]);
+    let at = |what: &str| format!("unsupported: node \"/y\" (ai.onnx::Mul, opset 22): {what}");
+    let foreign = |scale: usize, product: usize| {
+        at(&format!(
+            "the scale (input {scale}) is not that of the activations of the product \
+             (input {product})"
+        ))
+    };
+    // Another's scale, alone and together with the weight's.
+    refused(beside(vec![times(["float_sum", "h_scale"], "y")]), &foreign(1, 0));
+    for factors in [["h_scale", "scales"], ["scales", "h_scale"]] {
+        let both = times(factors, "both");
+        let nodes = beside(vec![both.clone(), times(["float_sum", "both"], "y")]);
+        refused(nodes, &foreign(1, 0));
+        refused(beside(vec![both, times(["both", "float_sum"], "y")]), &foreign(0, 1));
+    }
+    // No product of codes, or one that has been scaled.
+    let neither = at(
+        "the scale of rounded activations (input 1) times what is neither constant nor a product of \
+         their codes (input 0)",
+    );
+    refused(beside(vec![times(["h", "x_scale"], "y")]), &neither);
+    let once = times(["float_sum", "x_scale"], "once");
+    refused(beside(vec![once, times(["once", "x_scale"], "y")]), &neither);
+    // A constant that is no weight's scale: its product with the scale is read by nothing else.
+    refused(
+        beside(vec![times(["x", "x_scale"], "both"), node("Neg", "", &["both"], &["y"])]),
+        "node \"/y\" (ai.onnx::Neg, opset 22): reads the scale of rounded activations",
+    );
+    // A product that is never scaled.
+    refused(
+        beside(vec![node("Add", "", &["float_sum", "bias"], &["y"])]),
+        "node \"/y\" (ai.onnx::Add, opset 22): reads the unscaled product of rounded activations",
+    );
+    refused(
+        beside(vec![times(["float_sum", "scales"], "y")]),
+        "output \"y\": reads the unscaled product of rounded activations",
+    );
+    let mut whole = node("Cast", "", &["sum"], &["y"]);
+    whole.attribute = vec![int("to", i64::from(INT64))];
+    refused(
+        beside(vec![whole]),
+        "node \"/y\" (ai.onnx::Cast, opset 22): reads the unscaled product of rounded activations",
     );
 }

@@ -82,38 +82,186 @@ fn splits_are_even_but_for_the_last_part() {
     assert_eq!(parts, ["f32[2, 3]", "f32[2, 3]", "f32[2, 1]"]);
 }
 
+const UINT8: i32 = 2;
+const INT8: i32 = 3;
+const UINT4: i32 = 21;
+const INT4: i32 = 22;
+
+/// A tensor of codes, or of zero points.
+fn codes(name: &str, data_type: i32, dims: &[i64]) -> TensorProto {
+    let count = dims.iter().product::<i64>() as usize;
+    let bytes = if matches!(data_type, UINT4 | INT4) { count.div_ceil(2) } else { count };
+    let (name, raw_data) = (name.into(), Some(vec![0x71_u8; bytes].into()));
+    TensorProto { name, data_type, dims: dims.to_vec(), raw_data, ..TensorProto::default() }
+}
+
+/// Fails unless the one problem of an import is this.
+fn refused(imported: Result<Graph, ImportError>, problem: &str) {
+    let Err(ImportError { problems, .. }) = imported else { panic!("accepted, not {problem}") };
+    assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), [problem]);
+}
+
 #[test]
 fn quantised_matrices_of_all_layouts_have_rows_of_outputs() {
     let scales = |dims: &[i64]| floats("scales", dims);
-    let codes = |data_type, dims: &[i64], bytes| {
-        let raw_data = Some(vec![0x71_u8; bytes].into());
-        let name = "codes".into();
-        TensorProto { name, data_type, dims: dims.to_vec(), raw_data, ..TensorProto::default() }
-    };
-    let (uint8, int4, int8) = (2, 22, 3);
+    let codes = |data_type, dims: &[i64]| codes("codes", data_type, dims);
     // K = 40 in blocks of 16: the last block is partial.
     let mut nbits = node("MatMulNBits", "com.microsoft", &["x", "codes", "scales"], &["y"]);
     nbits.attribute = vec![int("K", 40), int("N", 6), int("bits", 4), int("block_size", 16)];
     let x = vec![value("x", FLOAT, &["3", "40"])];
-    let tensors = vec![codes(uint8, &[6, 3, 8], 144), scales(&[6, 3])];
+    let tensors = vec![codes(UINT8, &[6, 3, 8]), scales(&[6, 3])];
     assert_eq!(one(22, nbits, x, tensors), ["f32[3, 6]"]);
 
     let mut blocked = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
     blocked.attribute = vec![int("axis", 0), int("block_size", 16)];
-    let tensors = vec![codes(int4, &[32, 6], 96), scales(&[2, 6])];
+    let tensors = vec![codes(INT4, &[32, 6]), scales(&[2, 6])];
     assert_eq!(one(22, blocked, vec![], tensors), ["f32[32, 6]"]);
 
     let mut by_column = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
     by_column.attribute = vec![int("axis", 1)];
-    let tensors = vec![codes(int8, &[32, 6], 192), scales(&[6])];
+    let tensors = vec![codes(INT8, &[32, 6]), scales(&[6])];
     assert_eq!(one(22, by_column, vec![], tensors), ["f32[32, 6]"]);
 
     let mut rows =
         node("GatherBlockQuantized", "com.microsoft", &["codes", "ids", "scales"], &["y"]);
     rows.attribute = vec![int("block_size", 16)];
     let ids = vec![value("ids", INT64, &["2", "5"])];
-    let tensors = vec![codes(uint8, &[8, 16], 128), scales(&[8, 2])];
+    let tensors = vec![codes(UINT8, &[8, 16]), scales(&[8, 2])];
     assert_eq!(one(22, rows, ids, tensors), ["f32[2, 5, 32]"]);
+}
+
+#[test]
+fn each_block_has_a_scale_and_a_zero_point() {
+    // [4, 64] in blocks of 32 along dimension 1, whether the codes are constant or computed.
+    let blocked = |is_constant: bool, scales: &[i64], zeros: Option<&[i64]>| {
+        let data_type = if is_constant { INT4 } else { UINT8 };
+        let mut tensors = vec![floats("scales", scales)];
+        let mut inputs = vec![];
+        if is_constant {
+            tensors.push(codes("codes", data_type, &[4, 64]));
+        } else {
+            inputs.push(value("codes", data_type, &["4", "64"]));
+        }
+        tensors.extend(zeros.map(|dims| codes("zeros", data_type, dims)));
+        let zeros = if zeros.is_some() { "zeros" } else { "" };
+        let mut node = node("DequantizeLinear", "", &["codes", "scales", zeros], &["y"]);
+        node.attribute = vec![int("axis", 1), int("block_size", 32)];
+        import_nodes(22, vec![node], inputs, tensors)
+    };
+    let place = "malformed: node \"/y\" (ai.onnx::DequantizeLinear, opset 22)";
+    for is_constant in [true, false] {
+        for zeros in [None, Some(&[4, 2][..])] {
+            let graph = blocked(is_constant, &[4, 2], zeros).unwrap();
+            assert_eq!(types(&graph), ["f32[4, 64]"]);
+        }
+        let within = if is_constant { "" } else { " in blocks of 32" };
+        let others: [&[i64]; 8] = [&[], &[1], &[8], &[9], &[2, 4], &[4, 3], &[1, 2], &[4, 2, 1]];
+        for dims in others {
+            let scales = format!("{place}: scales {dims:?} of [4, 64]{within}");
+            refused(blocked(is_constant, dims, None), &scales);
+            let zeros = if is_constant {
+                format!("{place}: zero points {dims:?}, the scales are [4, 2]")
+            } else {
+                format!("{place}: zero points {dims:?} of [4, 64]{within}")
+            };
+            refused(blocked(is_constant, &[4, 2], Some(dims)), &zeros);
+        }
+    }
+}
+
+#[test]
+fn by_row_zero_points_are_as_many_as_scales() {
+    let by_row = |zeros: &[i64]| {
+        let tensors = vec![
+            codes("codes", INT8, &[4, 64]),
+            floats("scales", &[4]),
+            codes("zeros", INT8, zeros),
+        ];
+        let mut node = node("DequantizeLinear", "", &["codes", "scales", "zeros"], &["y"]);
+        node.attribute = vec![int("axis", 0)];
+        import_nodes(22, vec![node], vec![], tensors)
+    };
+    assert_eq!(types(&by_row(&[4]).unwrap()), ["f32[4, 64]"]);
+    refused(
+        by_row(&[2, 2]),
+        "malformed: node \"/y\" (ai.onnx::DequantizeLinear, opset 22): \
+         zero points [2, 2], the scales are [4]",
+    );
+}
+
+/// A product with 6 rows of 40 codes of 4 bits.
+fn nbits(block: i64, tensors: Vec<TensorProto>) -> Result<Graph, ImportError> {
+    let mut inputs = vec!["x"];
+    inputs.extend(tensors.iter().map(|tensor| tensor.name.as_str()));
+    let mut node = node("MatMulNBits", "com.microsoft", &inputs, &["y"]);
+    node.attribute = vec![int("K", 40), int("N", 6), int("bits", 4), int("block_size", block)];
+    import_nodes(22, vec![node], vec![value("x", FLOAT, &["3", "40"])], tensors)
+}
+
+#[test]
+fn packed_rows_have_whole_bytes() {
+    let place = "node \"/y\" (com.microsoft::MatMulNBits, opset 1)";
+    let with_zeros = |dims: &[i64]| {
+        let packed = codes("codes", UINT8, &[6, 3, 8]);
+        nbits(16, vec![packed, floats("scales", &[18]), codes("zeros", UINT8, dims)])
+    };
+    // Three blocks a row, so two bytes of zero points.
+    for dims in [&[6, 2][..], &[12]] {
+        assert_eq!(types(&with_zeros(dims).unwrap()), ["f32[3, 6]"]);
+    }
+    let wrong = format!("malformed: {place}: zero points [2, 6], not [6, 2]");
+    refused(with_zeros(&[2, 6]), &wrong);
+    let single = nbits(1, vec![codes("codes", UINT8, &[6, 40, 0]), floats("scales", &[6, 40])]);
+    refused(single, &format!("unsupported: {place}: blocks of 1 codes of 4 bits"));
+}
+
+#[test]
+fn zero_points_are_of_the_type_of_their_codes_or_of_the_scales() {
+    let names = [(UINT8, "uint8"), (INT8, "int8"), (UINT4, "uint4"), (INT4, "int4")];
+    let part = |data_type: i32, dims: &[i64]| match data_type {
+        FLOAT => floats("zeros", dims),
+        _ => codes("zeros", data_type, dims),
+    };
+    // 8 rows in two blocks of 16; bytes hold two codes, or the zero points of both blocks.
+    let gathered = |table: i32, zeros: i32| {
+        let tensors = vec![
+            codes("codes", table, &[8, if table == UINT8 { 16 } else { 32 }]),
+            floats("scales", &[8, 2]),
+            part(zeros, &[8, if zeros == UINT8 { 1 } else { 2 }]),
+        ];
+        let inputs = ["codes", "ids", "scales", "zeros"];
+        let mut node = node("GatherBlockQuantized", "com.microsoft", &inputs, &["y"]);
+        node.attribute = vec![int("block_size", 16)];
+        import_nodes(22, vec![node], vec![value("ids", INT64, &["3"])], tensors)
+    };
+    let multiplied = |zeros: i32| {
+        let width = if zeros == FLOAT { 3 } else { 2 };
+        let packed = codes("codes", UINT8, &[6, 3, 8]);
+        nbits(16, vec![packed, floats("scales", &[6, 3]), part(zeros, &[6, width])])
+    };
+    let mixed = |op: &str, zeros: &str, codes: &str| {
+        format!(
+            "unsupported: node \"/y\" (com.microsoft::{op}, opset 1): \
+             zero points (input 3) of {zeros} with codes of {codes}"
+        )
+    };
+    for (table, table_name) in names.into_iter().filter(|(table, _)| *table != INT8) {
+        assert_eq!(types(&gathered(table, FLOAT).unwrap()), ["f32[3, 32]"]);
+        for (zeros, zeros_name) in names {
+            let imported = gathered(table, zeros);
+            if zeros == table {
+                assert_eq!(types(&imported.unwrap()), ["f32[3, 32]"]);
+            } else {
+                refused(imported, &mixed("GatherBlockQuantized", zeros_name, table_name));
+            }
+        }
+    }
+    for zeros in [UINT8, FLOAT] {
+        assert_eq!(types(&multiplied(zeros).unwrap()), ["f32[3, 6]"]);
+    }
+    for (zeros, name) in names.into_iter().filter(|(zeros, _)| *zeros != UINT8) {
+        refused(multiplied(zeros), &mixed("MatMulNBits", name, "uint8"));
+    }
 }
 
 #[test]

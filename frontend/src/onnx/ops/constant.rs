@@ -32,7 +32,7 @@ fn constant(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     } else {
         return Err(cx.unsupported("a constant without a tensor, numbers or a number"));
     };
-    Ok(vec![cx.add_constant(constant)])
+    Ok(vec![cx.add_constant(constant)?])
 }
 
 fn constant_of_shape(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
@@ -54,7 +54,7 @@ fn constant_of_shape(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         let elements = vec![Dim::number(*fill)];
         return Ok(vec![cx.push(KnownValue { dtype, shape, elements }, &[])?]);
     }
-    let scalar = cx.add_constant(scalar);
+    let scalar = cx.add_constant(scalar)?;
     Ok(vec![cx.push(Expand { shape }, &[scalar])?])
 }
 
@@ -133,5 +133,5 @@ fn float_range(cx: &mut Cx<'_, '_>, dtype: DType) -> Result<Vec<Value>, Problem>
         other => return Err(cx.unsupported(format!("a range of {other}"))),
     };
     let ty = TensorType::new(dtype, vec![Dim::from(count as usize)]);
-    Ok(vec![cx.add_constant(Constant::dense("range", ty, bytes.into()))])
+    Ok(vec![cx.add_constant(Constant::dense("range", ty, bytes.into()))?])
 }

@@ -65,7 +65,7 @@ fn extended(cx: &mut Cx<'_, '_>, short: Value, long: Value) -> Result<Value, Pro
     let mut bytes = rows.bytes[..first].to_vec();
     bytes.extend_from_slice(&more.bytes[first..all]);
     let ty = TensorType::new(dtype, vec![long_rows.into(), columns.into()]);
-    Ok(cx.add_constant(Constant::dense("short table", ty, bytes.into())))
+    cx.add_constant(Constant::dense("short table", ty, bytes.into()))
 }
 
 /// A condition on past + sequence: it changes where the length exceeds `limit`.

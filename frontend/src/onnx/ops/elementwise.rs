@@ -5,7 +5,7 @@ use weir_ir::ops::unary::UnaryOp;
 use weir_ir::ops::{Binary, Cast, KnownValue, Select, Unary};
 use weir_ir::{DType, Dim, Value};
 
-use super::integers::scaled_product;
+use super::integers::{rounded_factors, times};
 use super::{OpRow, standard};
 use crate::error::Problem;
 use crate::onnx::context::Cx;
@@ -93,18 +93,12 @@ fn two(cx: &mut Cx<'_, '_>, op: BinaryOp) -> Result<Vec<Value>, Problem> {
     Ok(vec![binary(cx, op, a, b)?])
 }
 
-/// The scale of rounded activations is 1; those of a product's weight belong to the weight.
 fn mul(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
-    for (scale, other) in [(0, 1), (1, 0)] {
-        if cx.rounded(scale, Rounded::Scale).is_some() {
-            return Ok(vec![cx.value(other)?]);
-        }
+    if let Some(results) = rounded_factors(cx)? {
+        return Ok(results);
     }
     let factors = [cx.value(0)?, cx.value(1)?];
-    if let Some(product) = scaled_product(cx, factors)? {
-        return Ok(vec![product]);
-    }
-    Ok(vec![binary(cx, BinaryOp::Mul, factors[0], factors[1])?])
+    Ok(vec![times(cx, factors)?])
 }
 
 /// The exponent may have another type than the base, which gives the result's.
@@ -182,13 +176,21 @@ fn clip(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
 }
 
 fn cast(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
-    let x = cx.value(0)?;
     // These two say how float8 saturates and how float8 scales round.
     cx.attributes.ignore(&["saturate", "round_mode"]);
     let to = cx.attributes.int("to")?.ok_or_else(|| cx.malformed("no type to cast to"))?;
     let wire = i32::try_from(to).unwrap_or(-1);
     let element = Element::from_wire(wire).map_err(|error| error.at(cx.place()))?;
     let to = dtype(element).ok_or_else(|| cx.unsupported(format!("cast to {}", element.name())))?;
+    if let Some((Rounded::Product(product), activations)) = cx.rounding(0)
+        && to.is_float()
+    {
+        // A sum of whole numbers is made a float before it is scaled.
+        let product = cast_to(cx, product, to)?;
+        cx.rounds = vec![(Rounded::Product(product), activations)];
+        return Ok(Vec::new());
+    }
+    let x = cx.value(0)?;
     Ok(vec![cast_to(cx, x, to)?])
 }
 

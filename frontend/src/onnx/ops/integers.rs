@@ -2,14 +2,17 @@
 //! look-ups in bytes.
 //!
 //! How far activations are rounded inside of a product is our choice, so a product of codes reads the
-//! activations themselves ([`Rounded`]), and the scales that follow it become its weight's.
+//! activations themselves ([`Rounded`]), and the scales that follow it become its weight's. It is a value
+//! once it has met the scale of its activations, which is then left out.
 
 use bytes::Bytes;
+use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::{Embed, Gather, Linear};
 use weir_ir::{
     ConstData, DType, Element as CoreElement, Op, QuantData, QuantFormat, Value, ZeroPoints,
 };
 
+use super::elementwise::binary;
 use super::quantised::{dense, expect_by_block, quantised};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
@@ -26,7 +29,8 @@ pub const OPS: &[OpRow] = &[
 ];
 
 fn dynamic_quantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
-    cx.rounds = Some(cx.value(0)?);
+    let x = cx.value(0)?;
+    cx.rounds = [Rounded::Codes, Rounded::Scale, Rounded::Zero].map(|part| (part, x)).to_vec();
     Ok(Vec::new())
 }
 
@@ -34,7 +38,9 @@ fn dynamic_quantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
 fn matmul_integer(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let x = rounded_activations(cx, 2)?;
     let weight = matrix_of_bytes(cx, 3, None)?;
-    Ok(vec![cx.push(Linear { bias: false, residual: false }, &[x, weight])?])
+    let product = cx.push(Linear { bias: false, residual: false }, &[x, weight])?;
+    cx.rounds = vec![(Rounded::Product(product), x)];
+    Ok(Vec::new())
 }
 
 /// `(codes, weight, scale, scales, zero point?, zero points?, bias?)`.
@@ -127,7 +133,7 @@ fn matrix_of_bytes(
         zero_strides: [1, 1],
     };
     let name = cx.node.inputs[1].clone();
-    Ok(cx.add_constant(quantised(name, format, n, k, data)))
+    cx.add_constant(quantised(name, format, n, k, data))
 }
 
 /// Whether bytes are two's complement; `None` of other elements.
@@ -157,12 +163,59 @@ fn scales_by_output(view: &ConstantView, n: usize) -> Option<Bytes> {
     }
 }
 
+/// The results of a `Mul` with a factor that is no value yet: a product of codes, or the scale of
+/// activations, which is 1 where it meets the product of the same activations' codes. `None` where both
+/// factors must be values.
+pub fn rounded_factors(cx: &mut Cx<'_, '_>) -> Result<Option<Vec<Value>>, Problem> {
+    for (index, other) in [(0, 1), (1, 0)] {
+        match (cx.rounding(index), cx.rounding(other)) {
+            (
+                Some((Rounded::Product(product), x)),
+                Some((scale @ (Rounded::Scale | Rounded::Scales(_)), scaled)),
+            ) => {
+                if x != scaled {
+                    return Err(cx.unsupported(format!(
+                        "the scale (input {other}) is not that of the activations of the product \
+                         (input {index})"
+                    )));
+                }
+                let Rounded::Scales(scales) = scale else { return Ok(Some(vec![product])) };
+                return Ok(Some(vec![times(cx, [product, scales])?]));
+            }
+            (Some((Rounded::Product(product), x)), None) => {
+                let factor = cx.value(other)?;
+                let product = times(cx, [product, factor])?;
+                cx.rounds = vec![(Rounded::Product(product), x)];
+                return Ok(Some(Vec::new()));
+            }
+            (Some((Rounded::Scale, x)), None) => {
+                let scales = cx.value(other)?;
+                if cx.constant_of(scales).is_none() {
+                    return Err(cx.unsupported(format!(
+                        "the scale of rounded activations (input {index}) times what is neither \
+                         constant nor a product of their codes (input {other})"
+                    )));
+                }
+                cx.rounds = vec![(Rounded::Scales(scales), x)];
+                return Ok(Some(Vec::new()));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The product of two values; scales that follow a product belong to its weight.
+pub fn times(cx: &mut Cx<'_, '_>, factors: [Value; 2]) -> Result<Value, Problem> {
+    match scaled_product(cx, factors)? {
+        Some(product) => Ok(product),
+        None => binary(cx, BinaryOp::Mul, factors[0], factors[1]),
+    }
+}
+
 /// A product with a weight of codes whose scales are all 1, times a number or one for each output:
 /// these are the weight's scales. `None` for other factors.
-pub fn scaled_product(
-    cx: &mut Cx<'_, '_>,
-    [one, other]: [Value; 2],
-) -> Result<Option<Value>, Problem> {
+fn scaled_product(cx: &mut Cx<'_, '_>, [one, other]: [Value; 2]) -> Result<Option<Value>, Problem> {
     for (product, factor) in [(one, other), (other, one)] {
         let Some((Op::Linear(linear), &[x, weight])) = cx.maker(product) else { continue };
         let linear = linear.clone();
@@ -184,7 +237,7 @@ pub fn scaled_product(
         let Some(scales) = scales else { continue };
         let data = QuantData { scales, scale_strides: [1, 1], ..data.clone() };
         let weight = quantised(constant.name.clone(), format, n, k, data);
-        let weight = cx.add_constant(weight);
+        let weight = cx.add_constant(weight)?;
         return Ok(Some(cx.push(linear, &[x, weight])?));
     }
     Ok(None)
@@ -229,6 +282,6 @@ pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
         zero_strides: [1, 1],
     };
     let name = cx.name_of(table).unwrap_or_default();
-    let table = cx.add_constant(quantised(name, format, n, k, data));
+    let table = cx.add_constant(quantised(name, format, n, k, data))?;
     Ok(Some(cx.push(Embed { to: DType::F32 }, &[ids, table])?))
 }

@@ -86,7 +86,7 @@ fn over_last(
     if let Some(count) = own_weights(cx, weight, &shape) {
         // Weights that differ between the rows, a set for each head: the norm has none of its own.
         let ones = Constant::from_f32("ones", &[count], &vec![1.0; count]);
-        let ones = cx.add_constant(ones);
+        let ones = cx.add_constant(ones)?;
         let normed = over_last(cx, kind, x, ones, None, epsilon)?;
         let weight = cast_to(cx, weight, dtype)?;
         let scaled = binary(cx, BinaryOp::Mul, normed, weight)?;

@@ -129,12 +129,13 @@ fn packed_rows(
     if cx.has(zeros_input) {
         let view = dense(cx, zeros_input, "zero points")?;
         match view.element {
-            Element::Uint8 | Element::Int4 | Element::Uint4 | Element::Int8 => {
+            // They are read as the codes are, signed or not.
+            element if element == codes.element => {
                 // Bytes of packed rows start on a byte; 4-bit elements are packed throughout.
-                let by_nibble = view.element.bits() == 4;
+                let by_nibble = element.bits() == 4;
                 let row = if by_nibble { blocks } else { (blocks * bits).div_ceil(8) * 8 / bits };
-                let bytes = if by_nibble { Some(row) } else { Some(row * bits / 8) };
-                expect(cx, "zero points", &view, bytes.and_then(|row| row.checked_mul(n)))?;
+                let elements = if by_nibble { row } else { row * bits / 8 };
+                expect_by_block(cx, "zero points", &view, n, elements)?;
                 zero = ZeroPoints::Codes;
                 zero_strides = [row, 1];
             }
@@ -143,7 +144,12 @@ fn packed_rows(
                 zero = ZeroPoints::Float;
                 zero_strides = [blocks, 1];
             }
-            other => return Err(cx.unsupported(format!("zero points of {}", other.name()))),
+            other => {
+                let (other, codes) = (other.name(), codes.element.name());
+                return Err(cx.unsupported(format!(
+                    "zero points (input {zeros_input}) of {other} with codes of {codes}"
+                )));
+            }
         }
         zeros = Some(view.bytes);
     }
@@ -182,11 +188,12 @@ fn matmul_nbits(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     if codes.element != Element::Uint8 {
         return Err(cx.malformed(format!("a weight of {}", codes.element.name())));
     }
-    let row_codes = k.div_ceil(block) * block;
-    if row_codes * bits % 8 != 0 {
+    // Each block starts on a byte.
+    if block * bits % 8 != 0 {
         return Err(cx.unsupported(format!("blocks of {block} codes of {bits} bits")));
     }
     let blocks = k.div_ceil(block);
+    let row_codes = blocks * block;
     if codes.dims != [n, blocks, block * bits / 8] {
         let wanted = [n, blocks, block * bits / 8];
         return Err(cx.malformed(format!("codes {:?}, not {wanted:?}", codes.dims)));
@@ -195,7 +202,7 @@ fn matmul_nbits(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let sizes = ((n, k), (bits, block), (row_codes, default_zero));
     let mut constant = packed_rows(cx, codes, [2, 3], sizes.0, sizes.1, sizes.2)?;
     constant.name.clone_from(&cx.node.inputs[1]);
-    let weight = cx.add_constant(constant);
+    let weight = cx.add_constant(constant)?;
     let bias = cx.optional(5)?;
     let mut operands = vec![x, weight];
     operands.extend(bias);
@@ -229,7 +236,9 @@ fn gather_block_quantized(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         _ => (4, 0),
     };
     let k = columns * per_element;
-    let row_codes = codes.strides[0] * per_element;
+    let row_codes = codes.strides[0].checked_mul(per_element);
+    let row_codes =
+        row_codes.ok_or_else(|| cx.unsupported("the table's rows lie too far apart"))?;
     if n == 0 || k == 0 || codes.strides[1] != 1 && columns > 1 {
         return Err(cx.unsupported(format!("a table {:?} at {:?}", codes.dims, codes.strides)));
     }
@@ -240,7 +249,7 @@ fn gather_block_quantized(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     };
     let mut constant = constant;
     constant.name.clone_from(&cx.node.inputs[0]);
-    let table = cx.add_constant(constant);
+    let table = cx.add_constant(constant)?;
     let ids = cx.value(1)?;
     Ok(vec![cx.push(Embed { to: scale }, &[ids, table])?])
 }
@@ -265,10 +274,10 @@ fn dequantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
             dtype(element).ok_or_else(|| cx.unsupported("4-bit result"))?
         }
     };
-    let scale = spread(cx, scale, x, axis, block)?;
+    let scale = spread(cx, "scales", scale, x, axis, block)?;
     let mut result = if to.is_float() { cast_to(cx, x, to)? } else { x };
     if let Some(zero) = cx.optional(2)? {
-        let zero = spread(cx, zero, x, axis, block)?;
+        let zero = spread(cx, "zero points", zero, x, axis, block)?;
         // Codes and zero points are exact in the float type; their difference too.
         let zero = cast_to(cx, zero, to)?;
         result = binary(cx, BinaryOp::Sub, result, zero)?;
@@ -280,13 +289,15 @@ fn dequantize_linear(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
 /// Scales or zero points in a shape that broadcasts against x.
 fn spread(
     cx: &mut Cx<'_, '_>,
+    what: &str,
     part: Value,
     x: Value,
     axis: i64,
     block: i64,
 ) -> Result<Value, Problem> {
     let (shape, of_part) = (cx.shape(x), cx.shape(part));
-    if of_part.is_empty() || of_part.len() == 1 && of_part[0].as_number() == Some(1) {
+    let is_one = of_part.is_empty() || of_part.len() == 1 && of_part[0].as_number() == Some(1);
+    if is_one && block == 0 {
         return cx.push(Reshape { shape: Vec::new() }, &[part]);
     }
     let axis = cx.axis(axis, shape.len())?;
@@ -295,8 +306,8 @@ fn spread(
         along[axis] = of_part[0].clone();
         return cx.push(Reshape { shape: along }, &[part]);
     }
-    if block < 1 || of_part.len() != shape.len() {
-        return Err(cx.malformed(format!("scales {of_part:?} of {shape:?} in blocks of {block}")));
+    if !fits_blocks(&of_part, &shape, axis, block) {
+        return Err(cx.malformed(format!("{what} {of_part:?} of {shape:?} in blocks of {block}")));
     }
     // Each scale repeats along its block, the last of which may be partial.
     let blocks = of_part[axis].clone();
@@ -316,6 +327,19 @@ fn spread(
     cx.push(weir_ir::ops::Slice { axis, start, step: 1, length: shape[axis].clone() }, &[part])
 }
 
+/// Whether a part has the sizes of x, but along the axis one element for each block.
+fn fits_blocks(part: &[Dim], x: &[Dim], axis: usize, block: i64) -> bool {
+    let fits = |(index, (part, size)): (usize, (&Dim, &Dim))| {
+        match (part.as_number(), size.as_number()) {
+            _ if index != axis => part == size,
+            (Some(blocks), Some(size)) => blocks == size / block + i64::from(size % block != 0),
+            // Of a size that is known only when it runs, the rule for slices decides.
+            _ => true,
+        }
+    };
+    block > 0 && part.len() == x.len() && part.iter().zip(x).enumerate().all(fits)
+}
+
 /// A constant matrix in blocks or rows becomes a quantised weight; `None` for any other form.
 fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option<Value>, Problem> {
     let (Some(codes), Some(scales)) = (cx.constant(0)?, cx.constant(1)?) else { return Ok(None) };
@@ -328,19 +352,21 @@ fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option
     let axis = cx.axis(axis, 2)?;
     // In blocks the scales run along the axis; by axis there is one scale an index of it, and the
     // other dimension is one block.
-    let (reduced, block) = match block {
-        0 if scales.dims.len() == 1 && scales.dims[0] == codes.dims[axis] => {
-            (1 - axis, codes.dims[1 - axis])
+    let (reduced, block, part_dims) = match block {
+        0 if scales.dims == [codes.dims[axis]] => {
+            (1 - axis, codes.dims[1 - axis], scales.dims.clone())
         }
-        1.. => (axis, usize::try_from(block).map_err(|_| cx.malformed("block_size"))?),
+        1.. => {
+            let block = usize::try_from(block).map_err(|_| cx.malformed("block_size"))?;
+            let mut part_dims = codes.dims.clone();
+            part_dims[axis] = codes.dims[axis].div_ceil(block);
+            (axis, block, part_dims)
+        }
         _ => return Ok(None),
     };
     let (n, k) = (codes.dims[1 - reduced], codes.dims[reduced]);
     let blocks = k.div_ceil(block);
-    let mut scale_dims = vec![0; 2];
-    scale_dims[reduced] = blocks;
-    scale_dims[1 - reduced] = n;
-    if scales.dims.len() == 2 && scales.dims != scale_dims {
+    if scales.dims != part_dims {
         return Err(cx.malformed(format!("scales {:?} of {:?}", scales.dims, codes.dims)));
     }
     let scale = scale_dtype(cx, &scales)?;
@@ -353,7 +379,10 @@ fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option
     let strides = |along: usize| if reduced == 1 { [along, 1] } else { [1, n] };
     let (zeros, zero) = match cx.constant(2)? {
         Some(view) if view.is_dense() && view.element == codes.element => {
-            expect(cx, "zero points", &view, n.checked_mul(blocks))?;
+            if view.dims != part_dims {
+                let message = format!("zero points {:?}, the scales are {part_dims:?}", view.dims);
+                return Err(cx.malformed(message));
+            }
             (Some(view.bytes), ZeroPoints::Codes)
         }
         Some(_) => return Ok(None),
@@ -374,7 +403,7 @@ fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option
         zero_strides: strides(blocks),
     };
     let name = cx.node.inputs[0].clone();
-    let constant = cx.add_constant(quantised(name, format, n, k, data));
+    let constant = cx.add_constant(quantised(name, format, n, k, data))?;
     let weight = cx.push(Dequantise { to: scale }, &[constant])?;
     if reduced == 1 {
         return Ok(Some(weight));
