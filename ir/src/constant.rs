@@ -69,19 +69,23 @@ impl QuantData {
     /// Whether both are one tensor: the same codes of the same file, read in the same way, with equal scales
     /// and zero points, which an importer may have spread.
     pub fn is_same_storage(&self, other: &QuantData) -> bool {
-        let same = |a: &Bytes, b: &Bytes| a.as_ptr() == b.as_ptr() && a.len() == b.len();
         let zeros = match (&self.zeros, &other.zeros) {
             (None, None) => true,
             (Some(a), Some(b)) => a == b && self.zero_strides == other.zero_strides,
             _ => false,
         };
         zeros
-            && same(&self.codes, &other.codes)
+            && are_one(&self.codes, &other.codes)
             && self.scales == other.scales
             && self.signed == other.signed
             && self.code_strides == other.code_strides
             && self.scale_strides == other.scale_strides
     }
+}
+
+/// Whether both are the same bytes at the same place.
+fn are_one(one: &Bytes, other: &Bytes) -> bool {
+    one.as_ptr() == other.as_ptr() && one.len() == other.len()
 }
 
 /// Row-major strides of a shape.
@@ -335,6 +339,18 @@ impl Constant {
             }
             _ => false,
         }
+    }
+
+    /// Whether both are one dense tensor: of one type, the same bytes of the same file, read in the same way.
+    pub fn is_same_storage(&self, other: &Constant) -> bool {
+        let (
+            ConstData::Dense { bytes, strides },
+            ConstData::Dense { bytes: others, strides: other_strides },
+        ) = (&self.data, &other.data)
+        else {
+            return false;
+        };
+        self.ty == other.ty && strides == other_strides && are_one(bytes, others)
     }
 
     /// The same elements with the dimensions of a dense matrix exchanged; nothing is copied.

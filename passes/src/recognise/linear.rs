@@ -18,10 +18,7 @@ use weir_ir::entity::Entity;
 use weir_ir::graph::ValueSource;
 use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::{Embed, Linear, TypeError};
-use weir_ir::{
-    Body, Const, ConstData, Constant, DType, Element, Graph, Node, Op, Patch, Table, TensorType,
-    Value,
-};
+use weir_ir::{Body, Const, Constant, DType, Element, Graph, Node, Op, Patch, Table, Value};
 
 use super::place;
 use crate::declined::Declined;
@@ -155,26 +152,30 @@ fn add_bias(
     Ok(())
 }
 
+/// Casts, transpositions and others between a constant and its reader that are looked through: more than
+/// any exporter writes, and few enough for a file that is nothing else.
+const MAX_CHAIN: usize = 32;
+
 /// The constant behind casts, transpositions and dequantisation.
 fn view(body: &Body, constants: &Table<Const, Constant>, value: Value) -> Option<View> {
-    let maker = body.maker(value)?;
-    match &maker.op {
-        Op::ReadConstant(read) => Some(View { constant: read.constant, transposed: false }),
-        Op::Cast(cast) if cast.to.is_float() => {
-            let inner = view(body, constants, maker.operands[0])?;
-            let from = constants[inner.constant].ty.dtype();
-            from.is_none_or(DType::is_float).then_some(inner)
+    let (mut value, mut transposed, mut needs_floats) = (value, false, false);
+    for _ in 0..MAX_CHAIN {
+        let maker = body.maker(value)?;
+        match &maker.op {
+            Op::ReadConstant(read) => {
+                let from = constants[read.constant].ty.dtype();
+                let is_taken = !needs_floats || from.is_none_or(DType::is_float);
+                return is_taken.then_some(View { constant: read.constant, transposed });
+            }
+            Op::Cast(cast) if cast.to.is_float() => needs_floats = true,
+            Op::Dequantise(_) => {}
+            Op::Transpose(transpose) if transpose.order == [1, 0] => transposed = !transposed,
+            Op::Reshape(_) if body.shape(value) == body.shape(maker.operands[0]) => {}
+            _ => return None,
         }
-        Op::Dequantise(_) => view(body, constants, maker.operands[0]),
-        Op::Transpose(transpose) if transpose.order == [1, 0] => {
-            let inner = view(body, constants, maker.operands[0])?;
-            Some(View { transposed: !inner.transposed, ..inner })
-        }
-        Op::Reshape(_) if body.shape(value) == body.shape(maker.operands[0]) => {
-            view(body, constants, maker.operands[0])
-        }
-        _ => None,
+        value = maker.operands[0];
     }
+    None
 }
 
 /// The weight of a product `x [.., K] * value [K, N]` as a constant `[N, K]`.
@@ -196,28 +197,16 @@ fn oriented(constants: &mut Table<Const, Constant>, view: View, swap: bool) -> O
     if view.transposed == swap {
         return Some(view.constant);
     }
-    let swapped = transposed(&constants[view.constant])?;
-    // One view a constant, so that a table that is read twice stays one weight.
-    let name = swapped.name.clone();
-    let known = constants.iter().find(|(_, other)| other.name == name && other.ty == swapped.ty);
+    let constant = &constants[view.constant];
+    let name = format!("{} transposed", constant.name);
+    let swapped = Constant { name, ..constant.transposed()? };
+    // One view a constant, so that a table that is read twice stays one weight. Names do not tell: two
+    // branches of a file may each have a constant of one name.
+    let known = constants.iter().find(|(_, other)| other.is_same_storage(&swapped));
     match known.map(|(constant, _)| constant) {
         Some(constant) => Some(constant),
         None => Some(constants.push(swapped)),
     }
-}
-
-fn transposed(constant: &Constant) -> Option<Constant> {
-    let ConstData::Dense { bytes, strides } = &constant.data else { return None };
-    let [rows, columns] = constant.ty.shape.as_slice() else { return None };
-    let shape = vec![columns.clone(), rows.clone()];
-    Some(Constant {
-        name: format!("{} transposed", constant.name),
-        ty: TensorType { element: constant.ty.element, shape },
-        data: ConstData::Dense {
-            bytes: bytes.clone(),
-            strides: strides.iter().rev().copied().collect(),
-        },
-    })
 }
 
 /// A node that reads a constant in front of `place`.

@@ -6,6 +6,9 @@
 //! and there are none), `; text = 1 2 3 | 4 5` (that keys are measured on). Behind the line the pass's
 //! notes come first, as comments. Beyond the text, both graphs are interpreted for a prompt and some
 //! steps, and must give the same logits, to 1e-5 or the header's `; tolerance`.
+//!
+//! Of a graph that the pass must refuse the line is `; ---- refused`, and the error stands behind it, as
+//! a comment. The graph is interpreted nevertheless: what is refused has a meaning.
 
 use std::path::{Path, PathBuf};
 
@@ -20,6 +23,7 @@ use weir_passes::registry::PASSES;
 use weir_passes::weights::{Calibration, TextSource, Watch, WeightChoice};
 
 const AFTER: &str = "; ---- after";
+const REFUSED: &str = "; ---- refused";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/files/passes")
@@ -89,6 +93,9 @@ fn logits(graph: &Graph) -> Vec<f32> {
 
 fn check(path: &Path, pass: &'static weir_passes::registry::Pass) -> Result<(), String> {
     let text = std::fs::read_to_string(path).unwrap();
+    if let Some((before, expected)) = text.split_once(REFUSED) {
+        return check_refused(path, pass, before, expected);
+    }
     let (before, expected) = text.split_once(AFTER).ok_or("no line \"; ---- after\"")?;
     let mut graph = parse(before).map_err(|error| error.to_string())?;
     let golden = logits(&graph);
@@ -108,6 +115,28 @@ fn check(path: &Path, pass: &'static weir_passes::registry::Pass) -> Result<(), 
         .map(|(x, y)| (x - y).abs())
         .fold(0.0f32, |worst, next| if next.is_nan() { f32::NAN } else { worst.max(next) });
     if worst <= tolerance { Ok(()) } else { Err(format!("logits differ by {worst:e}")) }
+}
+
+fn check_refused(
+    path: &Path,
+    pass: &'static weir_passes::registry::Pass,
+    before: &str,
+    expected: &str,
+) -> Result<(), String> {
+    let mut graph = parse(before).map_err(|error| error.to_string())?;
+    verify(&graph, graph.stage).map_err(|errors| format!("{errors:?}"))?;
+    logits(&graph);
+    let (options, _) = directives(before);
+    let Err(error) = (pass.run)(&mut graph, &options) else {
+        return Err(format!("the pass does not refuse it:\n{}", print(&graph)));
+    };
+    let error: String = error.to_string().lines().map(|line| format!("; {line}\n")).collect();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, format!("{before}{REFUSED}\n{error}")).unwrap();
+    } else if error.trim() != expected.trim() {
+        return Err(format!("the pass refuses it with another error:\n{error}"));
+    }
+    Ok(())
 }
 
 #[test]
@@ -133,4 +162,54 @@ fn passes_turn_what_is_before_into_what_is_after() {
         assert!(known.contains(&name.as_str()), "tests/files/passes/{name} is no pass");
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// A file may hold a hundred thousand of them in a few megabytes.
+#[test]
+fn a_weight_behind_a_long_chain_is_declined() {
+    const CHAIN: usize = 100_000;
+    let mut text = String::from(
+        "graph @Imported\n\
+         const c0 \"embedding\": f32[2, 2] = [-0.625, 0.25, -0.25, 0.625]\n\
+         const c1 \"head\": f32[2, 2] = [-0.5, 0.375, -0.125, 0.75]\n\
+         main {\n  param v0: i64[1, sequence] \"input_ids\" tokens\n  \
+         v1: f32[2, 2] = const() {constant=c0} @ \"embedding\"\n  \
+         v2: f32[1, sequence, 2] = gather(v1, v0) {axis=0}\n  \
+         v3: f32[2, 2] = const() {constant=c1} @ \"head\"\n",
+    );
+    for link in 0..CHAIN {
+        let (value, from) = (4 + link, 3 + link);
+        text += &format!("  v{value}: f32[2, 2] = transpose(v{from}) {{order=[1, 0]}}\n");
+    }
+    let (last, logits) = (3 + CHAIN, 4 + CHAIN);
+    text += &format!("  v{logits}: f32[1, sequence, 2] = matmul(v2, v{last})\n");
+    text += &format!("  return v{logits} logits\n}}\n");
+    let mut graph = parse(&text).unwrap();
+    let pass = PASSES.iter().find(|pass| pass.name == "recognise-linear").unwrap();
+    let (options, _) = directives("");
+    let change = (pass.run)(&mut graph, &options).unwrap();
+    assert_eq!(change.count, 1, "the look-up alone: {:?}", change.notes);
+}
+
+/// A sequence whose set is the second reads a row behind the end of a table that has only the first.
+#[test]
+fn tables_of_different_lengths_are_no_graph() {
+    let text = "graph @Canonical\n\
+        rotary sets=2 switch=4\n\
+        const c0 \"embedding\": f32[2, 2] = [-0.625, 0.25, -0.25, 0.625]\n\
+        const c1 \"long\": f32[4, 1] = [0.5, 0.25, -0.25, 0.625]\n\
+        const c2 \"short\": f32[2, 1] = [0.5, 0.25]\n\
+        main {\n  param v0: i64[sequence] \"tokens\" tokens\n  \
+        param v1: i64[sequence] \"positions\" positions\n  \
+        v2: f32[2, 2] = const() {constant=c0}\n  v3: f32[4, 1] = const() {constant=c1}\n  \
+        v4: f32[2, 1] = const() {constant=c2}\n  \
+        v5: f32[sequence, 2] = embed(v0, v2) {to=f32}\n  \
+        v6: f32[sequence, 1, 2] = reshape(v5) {shape=[sequence, 1, 2]}\n  \
+        v7: f32[sequence, 1, 2] = rotary_rows(v6, v1, v3, v3) {width=2, interleaved=false}\n  \
+        v8: f32[sequence, 1, 2] = rotary_rows(v7, v1, v4, v4) {width=2, interleaved=false}\n  \
+        v9: f32[sequence, 2] = reshape(v8) {shape=[sequence, 2]}\n  return v9 logits\n}\n";
+    let graph = parse(text).unwrap();
+    let errors = verify(&graph, graph.stage).unwrap_err();
+    let found: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
+    assert_eq!(found, ["2 rows of angles, where others have 4"]);
 }
