@@ -8,7 +8,8 @@
 //! * Types of results are those that the rules give, with the graph's tables; contents do not
 //!   contradict the rules; no size is certainly negative; only constants and weights are quantised.
 //! * Constants' bytes hold their elements. Layers name existing kinds, constants and caches.
-//! * The tables of `rotary_rows` divide evenly into the graph's rotary sets.
+//! * The tables of `rotary_rows` divide evenly into the graph's rotary sets, and have equally many
+//!   rows: a sequence chooses the set, and by it a row, for all of them.
 //!
 //! And what the stages promise:
 //! * Before `Fixed`: no `rows`. Before `Cached`: no caches.
@@ -64,7 +65,7 @@ pub struct VerifyError {
 
 /// Checks the graph at a stage; all errors at once.
 pub fn verify(graph: &Graph, stage: Stage) -> Result<Verified<'_>, Vec<VerifyError>> {
-    let mut verifier = Verifier { graph, stage, errors: Vec::new() };
+    let mut verifier = Verifier { graph, stage, rotary_rows: None, errors: Vec::new() };
     verifier.tables();
     for (kind, layer_kind) in graph.kinds.iter() {
         let place = format!("{kind} {:?}", layer_kind.name);
@@ -87,6 +88,8 @@ pub fn verify(graph: &Graph, stage: Stage) -> Result<Verified<'_>, Vec<VerifyErr
 struct Verifier<'g> {
     graph: &'g Graph,
     stage: Stage,
+    /// Rows of the first table of angles.
+    rotary_rows: Option<usize>,
     errors: Vec<VerifyError>,
 }
 
@@ -282,9 +285,14 @@ impl<'g> Verifier<'g> {
         }
         if let Op::RotaryRows(_) = op
             && let Some(rows) = operands[2].ty.shape.first().and_then(Dim::as_size)
-            && !rows.is_multiple_of(self.graph.rotary.sets.max(1) as usize)
         {
-            self.error(at, format!("{rows} rows of {} sets", self.graph.rotary.sets));
+            if !rows.is_multiple_of(self.graph.rotary.sets.max(1) as usize) {
+                self.error(at, format!("{rows} rows of {} sets", self.graph.rotary.sets));
+            }
+            let first = *self.rotary_rows.get_or_insert(rows);
+            if rows != first {
+                self.error(at, format!("{rows} rows of angles, where others have {first}"));
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use weir_ir::ops::binary::BinaryOp;
 use weir_ir::ops::{CausalAttention, Reshape};
 use weir_ir::{Const, DType, Dim, InputRole, Op, Symbol, TensorType, Value};
 
-use super::axes::{Axis, Factor, columns, merged, stretch};
+use super::axes::{Axis, Factor, axis_size, columns, merged, pad, stretch};
 use super::columns::shaped;
 use super::form::{Form, Keys, Past, Rows, Scores};
 use super::form_rows::{Former, Outcome};
@@ -21,17 +21,73 @@ fn heads_of(leading: &[Axis], width: usize) -> Option<usize> {
     }
 }
 
-/// Key/value heads of leading dimensions, which query heads share in consecutive groups.
-fn kv_heads_of(leading: &[Axis], width: usize, row_width: usize, heads: usize) -> Option<usize> {
-    let kv_heads = row_width.checked_div(width)?;
-    let known = match merged(leading.iter().flatten().cloned()).as_slice() {
-        // One head for all, or as many as there are of width 0: nothing to map.
-        [] | [Factor::Repeat(_)] => 1,
-        [Factor::Columns { size, stride }] if *stride == width => *size,
-        [Factor::Columns { size, stride }, Factor::Repeat(_)] if *stride == width => *size,
-        _ => return None,
+/// Heads in a row, with the leading dimensions of its layout.
+struct Heads<'a> {
+    leading: &'a [Axis],
+    count: usize,
+    width: usize,
+}
+
+impl<'a> Heads<'a> {
+    fn new(axes: &'a [Axis], row_width: usize, width: usize) -> Option<Heads<'a>> {
+        let leading = axes.get(..axes.len().checked_sub(2)?)?;
+        let count = row_width.checked_div(width)?;
+        (count > 0 && count * width == row_width).then_some(Heads { leading, count, width })
+    }
+
+    /// Whether query heads share these in consecutive groups, as the kernel reads them. A product
+    /// broadcasts the leading dimensions; which head meets a query head depends on where the repeated
+    /// dimension stands, so every pair is looked at.
+    fn are_shared_in_groups_by(&self, query: &Heads<'_>) -> bool {
+        let sizes = query.leading.iter().map(|axis| axis_size(axis)?.as_size());
+        let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return false };
+        let columns = |heads: &Heads<'_>| broadcast_columns(heads.leading, &sizes);
+        let (Some(own), Some(theirs)) = (columns(self), columns(query)) else { return false };
+        let group = query.count / self.count;
+        query.count.is_multiple_of(self.count)
+            && own
+                .iter()
+                .zip(&theirs)
+                .all(|(own, theirs)| *own == theirs / query.width / group * self.width)
+    }
+}
+
+/// The first column at every index of dimensions `sizes`, to which leading dimensions are broadcast;
+/// `None` if those are others.
+fn broadcast_columns(leading: &[Axis], sizes: &[usize]) -> Option<Vec<usize>> {
+    let (added, outer) = match leading.len().checked_sub(sizes.len()) {
+        Some(outer) => (0, outer),
+        None => (sizes.len() - leading.len(), 0),
     };
-    (known == kv_heads && kv_heads > 0 && heads.is_multiple_of(kv_heads)).then_some(kv_heads)
+    let (outside, leading) = leading.split_at(outer);
+    if outside.iter().any(|axis| axis_size(axis).is_none_or(|size| size != Dim::number(1))) {
+        return None;
+    }
+    let mut columns = vec![0];
+    for (index, size) in sizes.iter().enumerate() {
+        let axis = index.checked_sub(added).map_or(&[][..], |index| &leading[index]);
+        let own = axis_size(axis)?.as_size()?;
+        if own == 1 {
+            columns = columns.iter().flat_map(|column| vec![*column; *size]).collect();
+            continue;
+        }
+        if own != *size {
+            return None;
+        }
+        for factor in axis {
+            let (size, stride) = match factor {
+                Factor::Columns { size, stride } => (*size, *stride),
+                Factor::Repeat(size) => (*size, 0),
+                Factor::Rows | Factor::Total => return None,
+            };
+            let walk = |column: &usize| {
+                let column = *column;
+                (0..size).map(move |index| column + index * stride)
+            };
+            columns = columns.iter().flat_map(walk).collect();
+        }
+    }
+    Some(columns)
 }
 
 /// Least factor of masked scores: the -10000 of some exporters then still is below -150, and no f32
@@ -82,10 +138,14 @@ impl Former<'_> {
         let (Some(heads), true) = (heads, laid_out) else {
             return Err("a product of rows with rows that is not queries with keys".into());
         };
-        if kv_heads_of(&keys.axes[..key_rank - 2], width, keys.row_width, heads).is_none() {
+        let shares = Heads::new(&query.axes, query.width, width)
+            .zip(Heads::new(&keys.axes, keys.row_width, width))
+            .is_some_and(|(heads, shared)| shared.are_shared_in_groups_by(&heads));
+        if !shares {
             return Err("query heads do not share key heads in consecutive groups".into());
         }
-        let (query, scale) = self.unscaled(query);
+        let (mut query, scale) = self.unscaled(query);
+        pad(&mut query.axes, key_rank);
         Ok(Form::Scores(Scores {
             query,
             scale: scale * keys.scale,
@@ -171,14 +231,9 @@ impl Former<'_> {
         let (Some(width), true) = (width, laid_out) else {
             return Err("weights are not multiplied with rows of values".into());
         };
-        if values.scale != 1.0 {
-            return Err("values are scaled".into());
-        }
-        let leading = &values.axes[..rank - 2];
-        if kv_heads_of(leading, width, values.row_width, weights.heads).is_none() {
-            return Err("query heads do not share value heads in consecutive groups".into());
-        }
-        self.attend(weights, values, width, window, None)
+        let mut weights = weights.clone();
+        pad(&mut weights.query.axes, rank);
+        self.attend(&weights, values, width, window, None)
     }
 
     /// The op `attention`, whose layout is given.
@@ -189,9 +244,19 @@ impl Former<'_> {
     ) -> Outcome {
         let query = self.rows(operands[0])?;
         let forms = [self.form(operands[1]), self.form(operands[2])];
-        let [Some(mut keys), Some(values)] = forms.map(|form| self.as_keys(&form)) else {
+        let [Some(mut keys), Some(mut values)] = forms.map(|form| self.as_keys(&form)) else {
             return Err("keys or values that are not rows".into());
         };
+        // The op itself lets query heads share those of keys, in consecutive groups.
+        let n_heads = |value: Value| self.graph.main.shape(value).get(1).and_then(Dim::as_size);
+        let group = n_heads(operands[0])
+            .zip(n_heads(operands[1]))
+            .and_then(|(heads, kv_heads)| heads.checked_div(kv_heads))
+            .ok_or("an unknown number of heads")?;
+        for shared in [&mut keys, &mut values] {
+            let axis = shared.axes.get_mut(1).ok_or("keys or values without heads")?;
+            axis.push(Factor::Repeat(group));
+        }
         // [B, KV, T, D] here, [.., D, T] for a product.
         let rank = keys.axes.len();
         keys.axes.swap(rank - 2, rank - 1);
@@ -223,10 +288,6 @@ impl Former<'_> {
             return Err("attention without a causal mask".into());
         };
         let width = values.axes.last().and_then(|axis| stretch(axis)).map_or(1, |(width, _)| width);
-        let leading = &values.axes[..values.axes.len() - 2];
-        if kv_heads_of(leading, width, values.row_width, scores.heads).is_none() {
-            return Err("query heads do not share value heads in consecutive groups".into());
-        }
         self.attend(&scores, &values, width, window, sinks)
     }
 
@@ -249,8 +310,17 @@ impl Former<'_> {
         window: u32,
         sinks: Option<Value>,
     ) -> Outcome {
+        if values.scale != 1.0 {
+            return Err("values are scaled".into());
+        }
         let keys = &scores.keys;
         let key_width = scores.query.width / scores.heads;
+        let shares = Heads::new(&scores.query.axes, scores.query.width, key_width)
+            .zip(Heads::new(&values.axes, values.row_width, value_width))
+            .is_some_and(|(heads, shared)| shared.are_shared_in_groups_by(&heads));
+        if !shares {
+            return Err("query heads do not share value heads in consecutive groups".into());
+        }
         let kv_heads = keys.row_width / key_width;
         let (layer, past) = self.pasts(keys, values, kv_heads, key_width, value_width)?;
         let query =

@@ -131,6 +131,12 @@ pub fn expanded(axes: &[Axis], shape: &[Dim]) -> Option<Vec<Axis>> {
         .collect()
 }
 
+/// Adds dimensions of size 1 in front, as broadcasting does.
+pub fn pad(axes: &mut Vec<Axis>, rank: usize) {
+    let added = rank.saturating_sub(axes.len());
+    axes.splice(..0, vec![Axis::new(); added]);
+}
+
 /// Size of a dimension.
 pub fn axis_size(axis: &[Factor]) -> Option<Dim> {
     axis.iter().try_fold(Dim::number(1), |size, factor| size.times(&factor.size()))

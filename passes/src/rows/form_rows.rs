@@ -42,12 +42,15 @@ pub(super) struct Former<'g> {
     pub origin: Option<String>,
     forms: HashMap<Value, Form>,
     reads: HashMap<Const, Value>,
+    /// The numbers that were made for the new graph, by their bits.
+    scalars: HashMap<u32, Const>,
     pub tables: HashMap<Value, Value>,
     pub tokens: Value,
     pub positions: Value,
     presents: HashMap<u32, [Value; 2]>,
     layers: u32,
-    pub sets: RotarySets,
+    /// How the tables of angles are stacked, once there is one.
+    pub sets: Option<RotarySets>,
 }
 
 /// Rewrites the graph; returns how many nodes went.
@@ -83,7 +86,7 @@ pub fn run(graph: &mut Graph, context: u32) -> Result<usize, PassError> {
     body.remove_dead();
     graph.constants = constants;
     graph.main = body;
-    graph.rotary = sets;
+    graph.rotary = sets.unwrap_or_default();
     graph.stage = Stage::Canonical;
     Ok(before.saturating_sub(graph.main.order.len()))
 }
@@ -117,12 +120,13 @@ impl<'g> Former<'g> {
             origin: None,
             forms,
             reads: HashMap::new(),
+            scalars: HashMap::new(),
             tables: HashMap::new(),
             tokens,
             positions,
             presents: HashMap::new(),
             layers,
-            sets: RotarySets::default(),
+            sets: None,
         }
     }
 
@@ -158,29 +162,26 @@ impl<'g> Former<'g> {
         Ok(self.read(constant))
     }
 
-    /// A new f32 number.
+    /// A new f32 number, once a number. A constant of the file is never taken for it: its name may be
+    /// that of another number.
     pub fn new_scalar(&mut self, value: f32) -> Value {
-        let name = format!("{value}");
-        let known = self.constants.iter().find(|(_, constant)| {
-            constant.ty.rank() == 0
-                && constant.name == name
-                && constant.ty.dtype() == Some(DType::F32)
-        });
-        let constant = match known {
-            Some((constant, _)) => constant,
-            None => self.constants.push(Constant::from_f32(name, &[], &[value])),
+        let constant = match self.scalars.get(&value.to_bits()) {
+            Some(constant) => *constant,
+            None => {
+                let name = format!("{value}");
+                let constant = self.constants.push(Constant::from_f32(name, &[], &[value]));
+                self.scalars.insert(value.to_bits(), constant);
+                constant
+            }
         };
         self.read(constant)
     }
 
-    /// The number behind a scalar of the new graph.
+    /// The number behind a scalar that was made for the new graph.
     pub fn scalar_of_new(&self, value: Value) -> Option<f32> {
         let Op::ReadConstant(read) = &self.body.maker(value)?.op else { return None };
-        let constant = &self.constants[read.constant];
-        if constant.ty.rank() != 0 || constant.ty.dtype() != Some(DType::F32) {
-            return None;
-        }
-        constant.name.parse().ok()
+        let known = self.scalars.iter().find(|(_, constant)| **constant == read.constant);
+        known.map(|(bits, _)| f32::from_bits(*bits))
     }
 
     /// The number in a constant of one element.
@@ -225,7 +226,18 @@ impl<'g> Former<'g> {
         if data.results.iter().all(|value| self.positional.contains(*value)) {
             return Ok(Form::Positional);
         }
-        self.translate(data)
+        let form = self.translate(data)?;
+        let axes = match &form {
+            Form::Rows(rows) => Some(&rows.axes),
+            Form::Keys(keys) => Some(&keys.axes),
+            Form::Scores(scores) | Form::Weights(scores) => Some(&scores.query.axes),
+            _ => None,
+        };
+        // What follows takes the dimensions of a value for those of its layout.
+        if axes.is_some_and(|axes| axes.len() != graph.main.ty(data.results[0]).rank()) {
+            return Err("values are laid out in a way that rows cannot follow".into());
+        }
+        Ok(form)
     }
 
     /// Sets the results of the new body.

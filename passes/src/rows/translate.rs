@@ -1,28 +1,29 @@
 //! One op of the imported graph in terms of rows.
 
+use weir_ir::graph::RotarySets;
 use weir_ir::ops::binary::{Binary, BinaryOp};
 use weir_ir::ops::reduce::Reduce;
 use weir_ir::ops::unary::{Unary, UnaryOp};
-use weir_ir::ops::{Embed, LayerNorm, Linear, RotaryRows, TableRows};
-use weir_ir::{Const, Constant, Dim, NodeData, Op, Symbol, Value};
+use weir_ir::ops::{Cast, Embed, LayerNorm, Linear, RotaryRows, TableRows};
+use weir_ir::{Const, Constant, DType, Dim, NodeData, Op, Symbol, Value};
 
-use super::axes::{Factor, columns, expanded, reshaped, stretch};
+use super::axes::{Axis, Factor, axis_size, columns, expanded, pad, reshaped, stretch};
 use super::columns::{column_indices, concat, shaped, slice, unrepeated};
-use super::form::{Form, Keys, Rows};
+use super::form::{Form, Keys, Rows, Scores};
 use super::form_rows::{Former, Outcome};
 use crate::positional::row_axis;
+
+/// Ops between a rounding and the cast of its result that are looked through: more than any exporter
+/// writes.
+const MAX_CHAIN: usize = 16;
 
 impl Former<'_> {
     /// The result of a node whose operands are all known.
     pub(super) fn translate(&mut self, node: &NodeData) -> Outcome {
         let operands = node.operands.as_slice();
         match &node.op {
-            Op::Cast(_) => self.unchanged(operands[0]),
-            Op::Reshape(reshape) => self.relaid(operands[0], |axes| reshaped(axes, &reshape.shape)),
-            Op::Expand(expand) => self.relaid(operands[0], |axes| expanded(axes, &expand.shape)),
-            Op::Transpose(transpose) => self.relaid(operands[0], |axes| {
-                transpose.order.iter().map(|axis| axes.get(*axis).cloned()).collect()
-            }),
+            Op::Cast(cast) => self.cast(operands[0], cast.to),
+            Op::Reshape(_) | Op::Expand(_) | Op::Transpose(_) => self.relaid(node),
             Op::Slice(op) => self.slice(node, op),
             Op::Gather(gather) => self.gather(gather.axis, operands),
             Op::Concat(op) => self.concat(op.axis, operands),
@@ -32,9 +33,12 @@ impl Former<'_> {
             Op::RmsNorm(_) | Op::LayerNorm(_) => self.norm(&node.op, operands),
             Op::Rotary(rotary) => self.rotary(rotary, operands),
             Op::Unary(unary) => self.unary(unary.op, operands[0]),
-            Op::Binary(binary) => self.binary(binary.op, [operands[0], operands[1]]),
+            Op::Binary(binary) => {
+                let form = self.binary(binary.op, [operands[0], operands[1]])?;
+                Ok(padded(form, self.rank(node.results[0])))
+            }
             Op::Reduce(reduce) => self.reduce(reduce, operands[0]),
-            Op::Select(_) => self.select(operands),
+            Op::Select(_) => Ok(padded(self.select(operands)?, self.rank(node.results[0]))),
             Op::Softmax(softmax) => match self.form(operands[0]) {
                 Form::Scores(scores) if softmax.axis + 1 == self.rank(operands[0]) => {
                     Ok(Form::Weights(scores))
@@ -61,29 +65,108 @@ impl Former<'_> {
         self.graph.main.ty(value).rank()
     }
 
+    fn is_integer(&self, value: Value) -> bool {
+        self.graph.main.ty(value).dtype().is_some_and(DType::is_integer)
+    }
+
     fn unchanged(&self, value: Value) -> Outcome {
         Ok(self.form(value))
     }
 
-    fn relaid(
-        &self,
-        value: Value,
-        relay: impl FnOnce(&[super::axes::Axis]) -> Option<Vec<super::axes::Axis>>,
-    ) -> Outcome {
+    /// Another element type. All numbers of rows are f32 in the new graph, so that nothing is left of
+    /// a cast to a type that holds the same numbers; truth values become 0 and 1.
+    fn cast(&mut self, operand: Value, to: DType) -> Outcome {
+        let from = self.graph.main.ty(operand).dtype().ok_or("a cast of quantised values")?;
+        let wide = to.is_float() || matches!(to, DType::I32 | DType::I64);
+        match self.form(operand) {
+            form if from == to || from.is_float() && to.is_float() => Ok(form),
+            form if from.is_integer() && wide => Ok(form),
+            Form::Rows(mut rows) if from == DType::Bool && wide => {
+                rows.value = self.push(Cast { to: DType::F32 }.into(), vec![rows.value])?;
+                Ok(Form::Rows(rows))
+            }
+            Form::Rows(rows) if from.is_float() && to.is_integer() && self.is_whole(rows.value) => {
+                Ok(Form::Rows(rows))
+            }
+            _ => Err(format!("a cast of {from} to {to}, which loses what it cannot hold")),
+        }
+    }
+
+    /// Whether a value of the new graph was rounded to whole numbers, as exporters do that quantise
+    /// activations: the bounds of the codes and a zero point stand behind the rounding.
+    fn is_whole(&self, value: Value) -> bool {
+        let mut value = value;
+        for _ in 0..MAX_CHAIN {
+            let Some(node) = self.body.maker(value) else { return false };
+            match (&node.op, node.operands.as_slice()) {
+                (Op::Unary(Unary { op: UnaryOp::Round | UnaryOp::Floor | UnaryOp::Ceil }), _) => {
+                    return true;
+                }
+                (Op::Reshape(_), [inner]) => value = *inner,
+                (
+                    Op::Binary(Binary {
+                        op: BinaryOp::Add | BinaryOp::Sub | BinaryOp::Min | BinaryOp::Max,
+                    }),
+                    [a, b],
+                ) => {
+                    let number = self.scalar_of_new(*b).map(|number| (number, *a));
+                    let number = number.or_else(|| Some((self.scalar_of_new(*a)?, *b)));
+                    let Some((number, inner)) = number else { return false };
+                    if number.fract() != 0.0 {
+                        return false;
+                    }
+                    value = inner;
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// A value in another layout.
+    fn relaid(&self, node: &NodeData) -> Outcome {
         let failed = || "values are laid out in a way that rows cannot follow".to_owned();
-        match self.form(value) {
+        match self.form(node.operands[0]) {
             Form::Rows(mut rows) => {
-                rows.axes = relay(&rows.axes).ok_or_else(failed)?;
+                rows.axes = relay(&node.op, &rows.axes, 0).ok_or_else(failed)?;
                 Ok(Form::Rows(rows))
             }
             Form::Keys(mut keys) => {
-                keys.axes = relay(&keys.axes).ok_or_else(failed)?;
+                keys.axes = relay(&node.op, &keys.axes, 0).ok_or_else(failed)?;
                 Ok(Form::Keys(keys))
             }
-            // Token ids and scores have no layout to speak of: unit dimensions come and go.
-            form @ (Form::Tokens | Form::Scores(_) | Form::Weights(_)) => Ok(form),
+            Form::Scores(scores) => Ok(Form::Scores(self.relaid_scores(node, scores)?)),
+            Form::Weights(weights) => Ok(Form::Weights(self.relaid_scores(node, weights)?)),
+            // Token ids have no layout to speak of: unit dimensions come and go.
+            Form::Tokens => Ok(Form::Tokens),
             _ => Err(failed()),
         }
+    }
+
+    /// Scores whose leading dimensions, which are their queries', have another layout. The last two
+    /// stay: no op behind tells a row of queries from one of keys.
+    fn relaid_scores(&self, node: &NodeData, mut scores: Scores) -> Result<Scores, String> {
+        let last_two = |value: Value| {
+            let shape = self.graph.main.shape(value);
+            shape.len().checked_sub(2).map(|leading| &shape[leading..])
+        };
+        let rank = self.rank(node.operands[0]);
+        let stays = last_two(node.operands[0]).is_some()
+            && last_two(node.operands[0]) == last_two(node.results[0])
+            && match &node.op {
+                Op::Transpose(transpose) => transpose.order.ends_with(&[rank - 2, rank - 1]),
+                _ => true,
+            };
+        if !stays {
+            return Err("the queries and keys of scores change places or sizes".into());
+        }
+        let axes = &scores.query.axes;
+        let (leading, last) = axes.split_at(axes.len().saturating_sub(2));
+        let relaid = relay(&node.op, leading, 2)
+            .filter(|axes| !axes.iter().flatten().any(|f| matches!(f, Factor::Repeat(_))))
+            .ok_or("scores are laid out in a way that rows cannot follow")?;
+        scores.query.axes = [relaid.as_slice(), last].concat();
+        Ok(scores)
     }
 
     fn slice(&mut self, node: &NodeData, op: &weir_ir::ops::Slice) -> Outcome {
@@ -234,7 +317,7 @@ impl Former<'_> {
         };
         let width = self.constants[table].ty.shape[1].as_size().ok_or("a table without a width")?;
         let table = self.read(table);
-        let embed = Embed { to: weir_ir::DType::F32 };
+        let embed = Embed { to: DType::F32 };
         let operands_new = vec![self.tokens, table];
         let value = self.push(embed.into(), operands_new)?;
         let mut axes = Vec::new();
@@ -336,16 +419,21 @@ impl Former<'_> {
         if table.width != width {
             return Err(format!("{} values for a position, not {width}", table.width));
         }
-        if table.sets > 1 {
-            if self.sets.sets > 1 && self.sets.switch != table.switch {
+        // A sequence chooses one set, by which it reads all tables.
+        let sets = RotarySets { sets: table.sets, switch: table.switch };
+        match self.sets.replace(sets) {
+            Some(known) if known.sets != sets.sets => {
+                return Err("some tables of angles switch at a length, others do not".into());
+            }
+            Some(known) if known != sets => {
                 return Err("tables that switch at different lengths".into());
             }
-            self.sets = weir_ir::graph::RotarySets { sets: table.sets, switch: table.switch };
+            _ => {}
         }
         let rows = table.rows.len() / width.max(1);
         // Layers compute equal tables from separate nodes.
         let bytes: Vec<u8> = table.rows.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let ty = weir_ir::TensorType::new(weir_ir::DType::F32, vec![rows.into(), width.into()]);
+        let ty = weir_ir::TensorType::new(DType::F32, vec![rows.into(), width.into()]);
         let same = |constant: &Constant| {
             constant.ty == ty
                 && matches!(&constant.data, weir_ir::ConstData::Dense { bytes: known, .. }
@@ -371,7 +459,9 @@ impl Former<'_> {
                 Ok(Form::Rows(rows))
             }
             (UnaryOp::IsNan, Form::Weights(_)) => Ok(Form::WeightsAreNan),
-            (UnaryOp::Tanh, Form::Scores(mut scores)) if scores.softcap == 0.0 => {
+            (UnaryOp::Tanh, Form::Scores(mut scores))
+                if scores.softcap == 0.0 && !scores.squashed =>
+            {
                 scores.squashed = true;
                 Ok(Form::Scores(scores))
             }
@@ -382,6 +472,12 @@ impl Former<'_> {
     fn binary(&mut self, op: BinaryOp, operands: [Value; 2]) -> Outcome {
         let forms = operands.map(|value| self.form(value));
         match &forms {
+            // Those of the new graph would not truncate.
+            [Form::Rows(_), Form::Rows(_)]
+                if op == BinaryOp::Div && self.is_integer(operands[0]) =>
+            {
+                Err("a division of integers that depend on tokens".into())
+            }
             [Form::Rows(a), Form::Rows(b)] => self.both_rows(op, a, b),
             [Form::Rows(rows), Form::Constant(constant)] => {
                 let other = self.column_constant(rows, operands[1], *constant)?;
@@ -413,6 +509,9 @@ impl Former<'_> {
             [Form::Scores(scores), Form::Constant(constant)]
             | [Form::Constant(constant), Form::Scores(scores)] => {
                 let number = self.scalar(*constant).ok_or("scores and a constant tensor")?;
+                if op == BinaryOp::Div && !matches!(forms[0], Form::Scores(_)) {
+                    return Err("a number divided by scores".into());
+                }
                 if op == BinaryOp::Add && number == 0.0 {
                     return Ok(Form::Scores(scores.clone()));
                 }
@@ -496,7 +595,7 @@ impl Former<'_> {
         let name = self.constants[constant].name.clone();
         if spread == *values
             && shape.len() == 1
-            && self.constants[constant].ty.dtype() == Some(weir_ir::DType::F32)
+            && self.constants[constant].ty.dtype() == Some(DType::F32)
         {
             return Ok(self.read(constant));
         }
@@ -512,6 +611,9 @@ impl Former<'_> {
             return Err("values that do not run along the rows".into());
         }
         let table = self.positional.table(value, axis)?;
+        if table.sets > 1 {
+            return Err("values that change with the length of the sequence".into());
+        }
         let mut shape: Vec<usize> = Vec::new();
         for (index, dim) in self.graph.main.shape(value).iter().enumerate() {
             shape.push(if Some(index) == axis { 1 } else { dim.as_size().unwrap_or(1) });
@@ -578,6 +680,34 @@ impl Former<'_> {
     }
 }
 
+/// The axes behind a reshape, an expansion or a transposition of a tensor whose last `kept` dimensions
+/// stay and are not among them.
+fn relay(op: &Op, axes: &[Axis], kept: usize) -> Option<Vec<Axis>> {
+    fn leading<T>(all: &[T], kept: usize) -> Option<&[T]> {
+        all.get(..all.len().checked_sub(kept)?)
+    }
+    match op {
+        Op::Reshape(reshape) => reshaped(axes, leading(&reshape.shape, kept)?),
+        Op::Expand(expand) => expanded(axes, leading(&expand.shape, kept)?),
+        Op::Transpose(transpose) => {
+            let order = leading(&transpose.order, kept)?;
+            order.iter().map(|axis| axes.get(*axis).cloned()).collect()
+        }
+        _ => None,
+    }
+}
+
+/// The result of an op that broadcasts, whose rank may be that of another operand.
+fn padded(mut form: Form, rank: usize) -> Form {
+    match &mut form {
+        Form::Rows(rows) => pad(&mut rows.axes, rank),
+        Form::Keys(keys) => pad(&mut keys.axes, rank),
+        Form::Scores(scores) | Form::Weights(scores) => pad(&mut scores.query.axes, rank),
+        _ => {}
+    }
+    form
+}
+
 /// A type rule refused what this pass wrote: our bug, shown with its place.
 pub(super) fn text(error: weir_ir::ops::TypeError) -> String {
     format!("internal error: {error}")
@@ -599,7 +729,11 @@ fn innermost(rows: &Rows) -> Result<usize, String> {
 fn spread(rows: &Rows, shape: &[usize], values: &[f32]) -> Result<Vec<f32>, String> {
     let skipped = rows.axes.len().checked_sub(shape.len()).ok_or("a tensor of higher rank")?;
     for (axis, size) in rows.axes[skipped..].iter().zip(shape) {
-        let own = super::axes::axis_size(axis).and_then(|size| size.as_size());
+        let own = axis_size(axis).and_then(|size| size.as_size());
+        // A repeated column is there once, and has one value.
+        if *size != 1 && axis.iter().any(|factor| matches!(factor, Factor::Repeat(_))) {
+            return Err("a tensor that varies along repeated columns".into());
+        }
         if *size != 1 && own != Some(*size) {
             return Err("a tensor that does not broadcast to the columns of a row".into());
         }
