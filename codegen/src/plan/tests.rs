@@ -128,6 +128,34 @@ fn views_slice_and_reshape_without_copies() {
 const WIDTH: usize = 64;
 const INNER: usize = 96;
 
+/// A layer of all nodes of a body, whose rows are [`WIDTH`] wide.
+fn of_layer<'a>(
+    body: &'a Body,
+    input: Value,
+    output: Value,
+    weights: &[(Value, WeightSource)],
+) -> SegmentSource<'a> {
+    SegmentSource {
+        name: "layer".into(),
+        nodes: body.nodes.keys().collect(),
+        input: Some(input),
+        output,
+        target: Root::Hidden,
+        weights: weights.iter().copied().collect(),
+        cache: None,
+        cache_rows: 0,
+        by_head: false,
+        reservoir: None,
+        compute: None,
+        tied: HashMap::new(),
+        has_tiles: false,
+        max_rows: 32,
+        hidden_width: WIDTH,
+        head: false,
+        body,
+    }
+}
+
 /// The plan of a layer's gate and up, halves of one int4 product, with the product behind them, for a
 /// program that has tiles or not; `more` adds nodes from the halves and the result to another result.
 fn gated_plan(
@@ -165,28 +193,9 @@ fn gated_plan(
     let inner = push(&mut body, ops::gated::Gated { activation }.into(), &[gate, up]);
     let result = push(&mut body, linear(true), &[inner, down, x]);
     let output = more(&mut body, [gate, up], result);
-    let source = SegmentSource {
-        name: "gated".into(),
-        nodes: body.nodes.keys().collect(),
-        input: Some(x),
-        output,
-        target: Root::Hidden,
-        weights: [(both, 0), (down, 1)]
-            .into_iter()
-            .map(|(value, number)| (value, WeightSource::Parameter(number)))
-            .collect(),
-        cache: None,
-        cache_rows: 0,
-        by_head: false,
-        reservoir: None,
-        compute: None,
-        tied: HashMap::new(),
-        has_tiles,
-        max_rows: 32,
-        hidden_width: WIDTH,
-        head: false,
-        body: &body,
-    };
+    let weights =
+        [(both, 0), (down, 1)].map(|(value, number)| (value, WeightSource::Parameter(number)));
+    let source = SegmentSource { has_tiles, ..of_layer(&body, x, output, &weights) };
     lower_segment(&source).unwrap()
 }
 
@@ -200,26 +209,8 @@ fn a_product_does_not_lie_over_its_own_input() {
     let weight = body.param(InputRole::Operand, square, None, None);
     let linear = Op::from(ops::linear::Linear { bias: false, residual: true });
     let output = body.push1(linear, vec![x, weight, x], None).unwrap();
-    let mut plan = lower_segment(&SegmentSource {
-        name: "product".into(),
-        nodes: body.nodes.keys().collect(),
-        input: Some(x),
-        output,
-        target: Root::Hidden,
-        weights: HashMap::from([(weight, WeightSource::Parameter(0))]),
-        cache: None,
-        cache_rows: 0,
-        by_head: false,
-        reservoir: None,
-        compute: None,
-        tied: HashMap::new(),
-        has_tiles: false,
-        max_rows: 32,
-        hidden_width: WIDTH,
-        head: false,
-        body: &body,
-    })
-    .unwrap();
+    let weights = [(weight, WeightSource::Parameter(0))];
+    let mut plan = lower_segment(&of_layer(&body, x, output, &weights)).unwrap();
     let Kernel::Matmul { output, .. } = &mut plan.steps[0].kernel else { panic!("a product") };
     assert_ne!(output.root, Root::Hidden);
     output.root = Root::Hidden;
