@@ -163,6 +163,10 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Part { part: "chat template", reason } => {
                 Failure::field("messages", format!("the chat template refuses them: {reason}"))
             }
+            // What a text holds may have no token.
+            RuntimeError::Part { part: "tokenizer", reason } => {
+                Failure::new(StatusCode::BAD_REQUEST, format!("the text has no tokens: {reason}"))
+            }
             RuntimeError::Absent(_) | RuntimeError::Constraint(_) => {
                 Failure::new(StatusCode::BAD_REQUEST, error.to_string())
             }

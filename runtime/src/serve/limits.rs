@@ -70,6 +70,8 @@ pub const TEMPLATE_JSON: usize = 512 << 10;
 pub const STOPS: usize = 16;
 /// See above.
 pub const STOP_BYTES: usize = 256;
+/// Entries of `stop_token_ids`, which are looked through for every token.
+pub const STOP_TOKENS: usize = 64;
 
 /// Entries of `logit_bias`.
 pub const BIASES: usize = 1024;

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::choice::{Called, ReadTool, ToolChoice, Tools};
 use super::constraints::FlatFormat;
 use super::lists::{AtMost, object};
-use super::messages::{Content, check_arguments, no_tools};
+use super::messages::{Content, check_arguments, no_tools, with_more};
 use super::tools::{ToolList, check_name, definition};
 use super::unsupported;
 use crate::serve::failure::Failure;
@@ -153,6 +153,11 @@ impl AnthropicFields {
         if self.messages.entries.is_empty() {
             return Err(Failure::field("messages", "there is no message"));
         }
+        if self.messages.entries.last().is_some_and(|last| last.role == "assistant") {
+            let message =
+                "the last message is the assistant's, whose text an answer cannot go on with";
+            return Err(Failure::field("messages", message).coded("unsupported"));
+        }
         let mut messages = Vec::new();
         if let Some(system) = &self.system {
             messages.push(ChatMessage::new("system", system.text("system")?));
@@ -232,7 +237,10 @@ fn read_message(
         };
         match (block.kind.as_str(), role) {
             ("text", _) => texts.push(need("text", &block.text)?),
-            ("thinking", "assistant") => read.reasoning = Some(need("thinking", &block.thinking)?),
+            ("thinking", "assistant") => {
+                read.reasoning =
+                    with_more(read.reasoning.take(), need("thinking", &block.thinking)?);
+            }
             ("tool_use" | "tool_result", _) if !template.uses_calls() => {
                 return Err(no_tools(&field("type")));
             }

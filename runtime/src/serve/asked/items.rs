@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::choice::{ReadTool, ToolChoice, Tools};
 use super::constraints::FlatFormat;
 use super::lists::{AtMost, object};
-use super::messages::{Content, check_arguments, no_tools};
+use super::messages::{Content, check_arguments, no_tools, with_more};
 use super::tools::{ToolList, check_name};
 use super::unsupported;
 use crate::serve::failure::Failure;
@@ -252,6 +252,9 @@ fn read_item(
                         let message = format!("there may be {CALLS} calls at most in one turn");
                         return Err(Failure::field(place, message));
                     }
+                    if let Some(more) = thoughts.take() {
+                        last.reasoning = with_more(last.reasoning.take(), more);
+                    }
                     last.tool_calls.push(call);
                 }
                 _ => {
@@ -271,7 +274,11 @@ fn read_item(
             messages.push(message);
         }
         // Thoughts without a text are somebody else's secret.
-        "reasoning" => *thoughts = item.content.as_ref().map(Content::thoughts),
+        "reasoning" => {
+            if let Some(content) = &item.content {
+                *thoughts = with_more(thoughts.take(), content.thoughts());
+            }
+        }
         kind => {
             let message = format!("items of type {kind:?} are not supported");
             return Err(Failure::field(field("type"), message).coded("unsupported"));

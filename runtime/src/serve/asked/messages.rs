@@ -197,6 +197,14 @@ pub(super) fn check_arguments(place: &str, arguments: &str) -> Result<String, Fa
     }
 }
 
+/// Thoughts of one turn that were told in several parts.
+pub(super) fn with_more(before: Option<String>, more: String) -> Option<String> {
+    Some(match before {
+        Some(before) => format!("{before}\n{more}"),
+        None => more,
+    })
+}
+
 /// A field that only models with tools have a use for.
 pub fn no_tools(field: &str) -> Failure {
     let message = format!("{field} is not supported: the model's chat template knows no tools");

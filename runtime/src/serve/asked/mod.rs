@@ -22,12 +22,12 @@ pub use choice::Tools;
 use constraints::{ConstraintFields, ResponseFormat, StructuredOutputs};
 pub use items::ResponsesFields;
 pub use lists::Prompts;
-use lists::{Biases, Choices, Stops, object};
+use lists::{AtMost, Biases, Choices, Stops, object};
 pub use messages::{MessageList, read_messages};
 pub use tools::{ToolFieldsOfRequest, Variables, check_size, read_variables};
 
 use super::failure::Failure;
-use super::limits::{SAMPLES, STOP_BYTES};
+use super::limits::{SAMPLES, STOP_BYTES, STOP_TOKENS};
 use crate::sampling::random_seed;
 use crate::{Model, Request, SamplingOptions};
 
@@ -41,7 +41,7 @@ pub struct GenerationFields {
     stream_options: Option<StreamOptions>,
     n: Option<u32>,
     stop: Option<Stops>,
-    stop_token_ids: Option<Vec<u32>>,
+    stop_token_ids: Option<AtMost<u32, STOP_TOKENS>>,
     seed: Option<i64>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -104,11 +104,13 @@ impl GenerationFields {
             let message = "stream_options may only be given where stream is true";
             return Err(Failure::field("stream_options", message));
         }
+        let stop_tokens =
+            self.stop_token_ids.as_ref().map_or(Vec::new(), |list| list.entries.clone());
         let request = Request {
             max_tokens,
             sampling: self.sampling(model)?,
             stop: self.stops()?,
-            stop_tokens: self.stop_token_ids.clone().unwrap_or_default(),
+            stop_tokens,
             ignore_eos: self.ignore_eos.unwrap_or(false),
             priority: self.priority.unwrap_or(i32::MIN),
             constraint: self.constraint().resolve(model)?,

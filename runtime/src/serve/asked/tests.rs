@@ -126,6 +126,9 @@ fn lists_end_where_they_may() {
     };
     assert!(fields(&bias(1024)).is_ok());
     assert_eq!(fields(&bias(1025)).unwrap_err().param.as_deref(), Some("logit_bias"));
+    let stops = |count: usize| format!("{{\"stop_token_ids\": [{}]}}", vec!["7"; count].join(","));
+    assert!(fields(&stops(64)).is_ok());
+    assert_eq!(fields(&stops(65)).unwrap_err().param.as_deref(), Some("stop_token_ids"));
 }
 
 #[test]
@@ -237,6 +240,18 @@ fn items_of_responses_are_messages() {
     assert_eq!(roles, ["system", "user", "assistant", "tool"]);
     assert_eq!(found[2].reasoning.as_deref(), Some("t"));
     assert_eq!(found[2].tool_calls[0].id, found[3].tool_call_id);
+    // Thoughts between a turn's text and its call are that turn's.
+    let found = read(
+        r#"{"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "t"}]},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "u"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "4"},
+            {"role": "assistant", "content": "d"}]}"#,
+    )
+    .unwrap();
+    let thoughts: Vec<_> = found.iter().map(|message| message.reasoning.as_deref()).collect();
+    assert_eq!(thoughts, [None, Some("t\nu"), None, None]);
     assert_eq!(read(r#"{"input": "a"}"#).unwrap(), [ChatMessage::new("user", "a")]);
     for (json, field) in [
         ("{}", "input"),
@@ -266,7 +281,7 @@ fn blocks_of_anthropics_messages_are_messages() {
         r#"{"system": [{"type": "text", "text": "s"}], "messages": [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""},
-                {"type": "text", "text": "b"},
+                {"type": "text", "text": "b"}, {"type": "thinking", "thinking": "v"},
                 {"type": "tool_use", "id": "u", "name": "f", "input": {"x": 1}}]},
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "u", "content": "4"},
@@ -278,10 +293,14 @@ fn blocks_of_anthropics_messages_are_messages() {
     let expected =
         [("system", "s"), ("user", "a"), ("assistant", "b"), ("tool", "4"), ("user", "c")];
     assert_eq!(texts, expected);
-    assert_eq!(found[2].reasoning.as_deref(), Some("t"));
+    assert_eq!(found[2].reasoning.as_deref(), Some("t\nv"));
     assert_eq!(found[2].tool_calls[0].arguments, r#"{"x": 1}"#);
     for (json, field) in [
         (r#"{"messages": []}"#, "messages"),
+        (
+            r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "{"}]}"#,
+            "messages",
+        ),
         (r#"{"messages": [{"role": "system", "content": "a"}]}"#, "messages[0].role"),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#,

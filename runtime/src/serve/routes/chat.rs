@@ -11,6 +11,7 @@ use super::generate::{Asked, Asker, check_logprobs, converse, generate, letterhe
 use crate::serve::app::App;
 use crate::serve::asked::{
     GenerationFields, MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
+    unsupported,
 };
 use crate::serve::failure::Failure;
 use crate::serve::forms::ChatForm;
@@ -24,6 +25,8 @@ struct ChatFields {
     top_logprobs: Option<u32>,
     chat_template_kwargs: Option<Variables>,
     reasoning_effort: Option<String>,
+    continue_final_message: Option<bool>,
+    add_generation_prompt: Option<bool>,
 }
 
 /// Answers a conversation.
@@ -40,6 +43,13 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let fields: ChatFields = body.parse(&app.limits)?;
     let tools: ToolFieldsOfRequest = body.parse(&app.limits)?;
     app.check_model(common.model.as_deref())?;
+    let refused = [
+        ("continue_final_message", fields.continue_final_message == Some(true)),
+        ("add_generation_prompt", fields.add_generation_prompt == Some(false)),
+    ];
+    if let Some((field, _)) = refused.into_iter().find(|(_, given)| *given) {
+        return Err(unsupported(field));
+    }
     let mut generation = common.resolve(&app.model)?;
     let logprobs = match (fields.logprobs.unwrap_or(false), fields.top_logprobs) {
         (true, count) => Some(count.unwrap_or(0)),

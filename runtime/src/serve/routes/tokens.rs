@@ -71,6 +71,14 @@ pub async fn detokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respo
     app.off_the_network(move |app| {
         let fields: DetokenizeFields = body.parse(&app.limits)?;
         app.check_model(fields.model.as_deref())?;
+        let context = app.rules.context;
+        if fields.tokens.len() > context as usize {
+            let message = format!(
+                "there are {} tokens, more than the context of {context}",
+                fields.tokens.len()
+            );
+            return Err(Failure::field("tokens", message));
+        }
         let vocabulary = app.rules.vocabulary;
         if let Some(index) = fields.tokens.iter().position(|token| *token >= vocabulary) {
             let message = format!(
