@@ -3,9 +3,15 @@
 //! Exporters compute shapes in the graph (`batch * sequence`, `past + sequence`, `-1` fillers), so
 //! sizes and the elements of shape tensors are one type with exact arithmetic. A polynomial is kept
 //! normalised (terms sorted, no zero coefficients), so that equal sizes compare equal.
+//!
+//! Sizes in models have a few terms. Their number is bounded, because a file with a few dozen
+//! products of sums of powers would otherwise make polynomials of billions of terms.
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+#[cfg(test)]
+mod tests;
 
 /// An unknown size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,10 +45,16 @@ impl Symbol {
 type Monomial = [u8; 4];
 const ONE: Monomial = [0; 4];
 
+/// Terms of a polynomial, at most.
+const MAX_TERMS: usize = 64;
+
+/// Pairs of terms that a product multiplies, at most: many of them may have the same monomial.
+const MAX_PAIRS: usize = 16 * MAX_TERMS;
+
 /// A size or a shape element: a polynomial in the symbols.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Dim {
-    /// Coefficient per monomial; none is zero. No terms is the number 0.
+    /// Coefficient per monomial, at most `MAX_TERMS`; none is zero. No terms is the number 0.
     terms: BTreeMap<Monomial, i64>,
 }
 
@@ -87,18 +99,29 @@ impl Dim {
         self.terms.keys().any(|monomial| monomial[symbol as usize] > 0)
     }
 
-    /// Sum; `None` on overflow.
+    /// Sum; `None` on overflow or with too many terms.
     pub fn plus(&self, other: &Dim) -> Option<Dim> {
-        let mut terms = self.terms.clone();
+        let mut sum = self.clone();
         for (monomial, coefficient) in &other.terms {
-            let sum = terms.get(monomial).copied().unwrap_or(0).checked_add(*coefficient)?;
-            if sum == 0 {
-                terms.remove(monomial);
-            } else {
-                terms.insert(*monomial, sum);
-            }
+            sum.add_term(*monomial, *coefficient)?;
         }
-        Some(Dim { terms })
+        sum.within_bound()
+    }
+
+    /// Adds a term in place; `None` on overflow.
+    fn add_term(&mut self, monomial: Monomial, coefficient: i64) -> Option<()> {
+        let sum = self.terms.get(&monomial).copied().unwrap_or(0).checked_add(coefficient)?;
+        if sum == 0 {
+            self.terms.remove(&monomial);
+        } else {
+            self.terms.insert(monomial, sum);
+        }
+        Some(())
+    }
+
+    /// The polynomial, unless it has too many terms.
+    fn within_bound(self) -> Option<Dim> {
+        (self.terms.len() <= MAX_TERMS).then_some(self)
     }
 
     /// Product with a number; `None` on overflow.
@@ -106,13 +129,16 @@ impl Dim {
         self.times(&Dim::number(factor))
     }
 
-    /// Difference; `None` on overflow.
+    /// Difference; `None` on overflow or with too many terms.
     pub fn minus(&self, other: &Dim) -> Option<Dim> {
         self.plus(&other.scaled(-1)?)
     }
 
-    /// Product; `None` on overflow.
+    /// Product; `None` on overflow or with too many terms.
     pub fn times(&self, other: &Dim) -> Option<Dim> {
+        if self.terms.len() * other.terms.len() > MAX_PAIRS {
+            return None;
+        }
         let mut sum = Dim::default();
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
@@ -120,11 +146,10 @@ impl Dim {
                 for (index, exponent) in monomial.iter_mut().enumerate() {
                     *exponent = left[index].checked_add(right[index])?;
                 }
-                let term = Dim { terms: BTreeMap::from([(monomial, a.checked_mul(*b)?)]) };
-                sum = sum.plus(&term)?;
+                sum.add_term(monomial, a.checked_mul(*b)?)?;
             }
         }
-        Some(sum)
+        sum.within_bound()
     }
 
     /// Exact quotient by a single term (a number, a symbol or their product) or by an equal
@@ -149,17 +174,19 @@ impl Dim {
         Some(sum)
     }
 
-    /// The polynomial with a symbol replaced; `None` on overflow.
+    /// The polynomial with a symbol replaced; `None` on overflow or with too many terms.
     pub fn substituted(&self, symbol: Symbol, value: &Dim) -> Option<Dim> {
         let mut sum = Dim::default();
+        // Terms share the powers of the value, made as far as one needs them.
+        let mut powers = vec![Dim::number(1)];
         for (monomial, coefficient) in &self.terms {
             let mut rest = *monomial;
-            let exponent = std::mem::take(&mut rest[symbol as usize]);
-            let mut term = Dim { terms: BTreeMap::from([(rest, *coefficient)]) };
-            for _ in 0..exponent {
-                term = term.times(value)?;
+            let exponent = usize::from(std::mem::take(&mut rest[symbol as usize]));
+            while powers.len() <= exponent {
+                powers.push(powers[powers.len() - 1].times(value)?);
             }
-            sum = sum.plus(&term)?;
+            let rest = Dim { terms: BTreeMap::from([(rest, *coefficient)]) };
+            sum = sum.plus(&rest.times(&powers[exponent])?)?;
         }
         Some(sum)
     }

@@ -12,7 +12,7 @@ use weir_ir::{ConstData, Constant, DType, Dim, Op, TensorType, Value};
 use super::attributes::Attributes;
 use super::import::{Bound, Importer, Rounded, dtype};
 use super::model::{self, Node};
-use super::tensor::{Element, Tensor};
+use super::tensor::{Element, MAX_RANK, Tensor, rank_message};
 use crate::error::{Place, Problem, printable};
 
 /// Elements of constant integers that an importer reads as numbers, at most.
@@ -168,7 +168,17 @@ impl<'m> Cx<'_, 'm> {
             self.may_append(index)?;
             return Ok(Some(self.importer.cache(name, &cache, ty)));
         }
-        self.optional(index)
+        // Constants and results of nodes have whatever rank the file gives them.
+        let value = self.optional(index)?;
+        if let Some(value) = value
+            && self.rank(value) != 4
+        {
+            let shape = self.shape(value);
+            return Err(self.malformed(format!(
+                "a cache {shape:?} (input {index}), not [batch, heads, rows, width]"
+            )));
+        }
+        Ok(value)
     }
 
     /// An input that is a constant, read without making it a value.
@@ -277,11 +287,17 @@ impl<'m> Cx<'_, 'm> {
     pub fn push(&mut self, op: impl Into<Op>, operands: &[Value]) -> Result<Value, Problem> {
         let origin = Some(self.node.place.to_string());
         let place = self.place();
-        self.importer
+        let value = self
+            .importer
             .graph
             .main
             .push1(op.into(), operands.to_vec(), origin)
-            .map_err(|error| Problem::malformed(place, error.to_string()))
+            .map_err(|error| Problem::malformed(place, error.to_string()))?;
+        let rank = self.rank(value);
+        if rank > MAX_RANK {
+            return Err(self.unsupported(rank_message(rank)));
+        }
+        Ok(value)
     }
 
     /// Adds a constant, whose bytes must hold it. A quantised tensor that several nodes read (a table that

@@ -18,7 +18,7 @@ use super::order;
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, attribute_kind,
 };
-use super::tensor::{Element, Tensor, TensorReader};
+use super::tensor::{Element, MAX_RANK, Tensor, TensorReader, rank_message};
 use crate::error::{NodePlace, Place, Problem, printable};
 use crate::source::ModelFiles;
 
@@ -417,6 +417,11 @@ impl GraphReader<'_> {
         let Some(shape) = &tensor.shape else {
             return Some(ValueInfo { name, element, dims: None });
         };
+        if shape.dim.len() > MAX_RANK {
+            let message = rank_message(shape.dim.len());
+            self.problems.push(Problem::unsupported(place, message));
+            return None;
+        }
         for dim in &shape.dim {
             dims.push(match (dim.dim_value, &dim.dim_param) {
                 (Some(size), _) => match usize::try_from(size) {

@@ -325,6 +325,9 @@ fn bind(
     }
     if hints.positions.as_deref() == Some(name) || is_positions(name) {
         demand(2)?;
+        if !is_integer(input) {
+            return Err(unsupported("positions that are no integers"));
+        }
         return param(InputRole::Positions, vec![batch.clone(), sequence], None);
     }
     let known = match name {

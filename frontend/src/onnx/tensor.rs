@@ -11,6 +11,15 @@ use super::proto::{LOCATION_EXTERNAL, TensorProto};
 use crate::error::{Place, Problem, printable};
 use crate::source::ModelFiles;
 
+/// Dimensions of a tensor, at most: models have up to six, and work on shapes is at times quadratic in
+/// their number, which a file would otherwise choose.
+pub const MAX_RANK: usize = 32;
+
+/// What is wrong with a rank beyond [`MAX_RANK`].
+pub fn rank_message(rank: usize) -> String {
+    format!("a tensor of rank {rank}, more than {MAX_RANK}")
+}
+
 /// An element type of ONNX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the variants are the names of the format")]
@@ -178,6 +187,9 @@ impl<'a> TensorReader<'a> {
         let element = Element::from_wire(proto.data_type).map_err(|error| error.at(place()))?;
         if proto.segment.is_some() {
             return Err(Problem::unsupported(place(), "tensor in segments"));
+        }
+        if proto.dims.len() > MAX_RANK {
+            return Err(Problem::unsupported(place(), rank_message(proto.dims.len())));
         }
         let (dims, count) = checked_dims(&proto.dims).map_err(malformed)?;
         let size = u64::try_from(count)

@@ -179,6 +179,15 @@ const BREAKS: &[(&str, Break)] = &[
     ("cache of other heads", |t| {
         t.graph().input[2] = value("past_key_values.0.key", FLOAT, &["b", "4", "past", "16"]);
     }),
+    ("cache that is a constant of two dimensions", |t| {
+        t.node("/attended").input[3] = "cos".into();
+    }),
+    ("input of too many dimensions", |t| {
+        t.graph().input[0] = value("input_ids", INT64, &["batch"; 33]);
+    }),
+    ("float positions", |t| {
+        t.graph().input.push(value("position_embeddings", FLOAT, &["batch", "sequence"]));
+    }),
     // Tensors.
     ("no element type", |t| t.tensor("cos").data_type = 0),
     ("unknown element type", |t| t.tensor("cos").data_type = 1234),
@@ -189,6 +198,7 @@ const BREAKS: &[(&str, Break)] = &[
     ("shape overflows beside a zero", |t| {
         t.tensor("cos").dims = vec![0, i64::MAX, i64::MAX];
     }),
+    ("too many dimensions", |t| t.tensor("cos").dims = vec![1; 33]),
     ("bytes overflow", |t| t.tensor("cos").dims = vec![i64::MAX / 2]),
     ("too few elements", |t| t.tensor("cos").float_data.truncate(5)),
     ("elements in the wrong field", |t| t.tensor("cos").data_type = 10),

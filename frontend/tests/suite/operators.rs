@@ -75,6 +75,50 @@ fn slices_follow_the_rules_for_far_and_negative_indices() {
 }
 
 #[test]
+fn a_slice_backwards_from_before_the_front_has_the_first_element() {
+    let slice = |start: i64, size: i64| {
+        let numbers: Vec<i64> = (7..7 + size).collect();
+        let initializers = vec![
+            ints("x", &[size], &numbers),
+            ints("starts", &[1], &[start]),
+            ints("ends", &[1], &[i64::from(i32::MIN)]),
+            ints("axes", &[1], &[0]),
+            ints("steps", &[1], &[-1]),
+        ];
+        let node = node("Slice", "", &["x", "starts", "ends", "axes", "steps"], &["y"]);
+        let graph = import_nodes(18, vec![node], vec![], initializers).unwrap();
+        evaluated(&graph).i64s().unwrap().to_vec()
+    };
+    assert_eq!(slice(-10, 5), [7]);
+    assert_eq!(slice(-6, 5), [7]);
+    assert_eq!(slice(-4, 5), [8, 7]);
+    assert!(slice(-10, 0).is_empty());
+    assert!(slice(3, 0).is_empty());
+}
+
+#[test]
+fn ranks_are_bounded() {
+    let reshaped = |rank: usize| {
+        let node = node("Reshape", "", &["x", "shape"], &["y"]);
+        let tensors = vec![floats("x", &[]), ints("shape", &[rank as i64], &vec![1; rank])];
+        import_nodes(18, vec![node], vec![], tensors)
+    };
+    assert_eq!(types(&reshaped(32).unwrap()), [format!("f32[1{}]", ", 1".repeat(31))]);
+    let problem = |op: &str, rank: usize| {
+        format!(
+            "unsupported: node \"/y\" (ai.onnx::{op}, opset 18): \
+             a tensor of rank {rank}, more than 32"
+        )
+    };
+    refused(reshaped(33), &problem("Reshape", 33));
+    refused(reshaped(65_536), &problem("Reshape", 65_536));
+    let axes: Vec<i64> = (1..65_536).collect();
+    let unsqueeze = node("Unsqueeze", "", &["x", "axes"], &["y"]);
+    let tensors = vec![floats("x", &[2]), ints("axes", &[65_535], &axes)];
+    refused(import_nodes(18, vec![unsqueeze], vec![], tensors), &problem("Unsqueeze", 65_536));
+}
+
+#[test]
 fn splits_are_even_but_for_the_last_part() {
     let mut split = node("Split", "", &["x"], &["a", "b", "c"]);
     split.attribute = vec![int("axis", 1), int("num_outputs", 3)];
@@ -449,4 +493,96 @@ fn a_norm_may_have_a_weight_for_each_head() {
     let other = floats("weight", &[3, 8]);
     let refused = import_nodes(23, vec![norm], vec![x], vec![other]).unwrap_err();
     assert!(refused.to_string().contains("a weight [3, 8] for rows of 8"), "{refused}");
+}
+
+#[test]
+fn norms_behind_a_sum_have_a_smaller_epsilon() {
+    let epsilon = |op: &str, domain: &str, inputs: &[&str]| {
+        let x = |name| value(name, FLOAT, &["1", "5", "8"]);
+        let node = node(op, domain, inputs, &["y"]);
+        let inputs = vec![x("x"), x("residual")];
+        let graph = import_nodes(23, vec![node], inputs, vec![floats("weight", &[8])]).unwrap();
+        let mut epsilons = graph.main.live().filter_map(|(_, node)| match &node.op {
+            weir_ir::Op::RmsNorm(op) => Some(op.epsilon),
+            weir_ir::Op::LayerNorm(op) => Some(op.epsilon),
+            _ => None,
+        });
+        epsilons.next().unwrap()
+    };
+    for op in ["SkipSimplifiedLayerNormalization", "SkipLayerNormalization"] {
+        assert_eq!(epsilon(op, "com.microsoft", &["x", "residual", "weight"]), 1e-12, "{op}");
+    }
+    for op in ["SimplifiedLayerNormalization", "LayerNormalization", "RMSNormalization"] {
+        assert_eq!(epsilon(op, "", &["x", "weight"]), 1e-5, "{op}");
+    }
+}
+
+#[test]
+fn a_norm_of_a_scalar_is_refused() {
+    for op in ["SkipSimplifiedLayerNormalization", "SkipLayerNormalization"] {
+        let skip = node(op, "com.microsoft", &["x", "residual", "weight"], &["y"]);
+        let scalars = vec![value("x", FLOAT, &[]), value("residual", FLOAT, &[])];
+        refused(
+            import_nodes(22, vec![skip], scalars, vec![floats("weight", &[1])]),
+            &format!("malformed: node \"/y\" (com.microsoft::{op}, opset 1): a norm of a scalar"),
+        );
+    }
+}
+
+#[test]
+fn caches_have_four_dimensions() {
+    let attend = |op: &str, domain: &str, past: usize, dims: &[i64]| {
+        let rows = |name| value(name, FLOAT, &["1", "3", "8"]);
+        let names = ["past_key", "past_value"];
+        let mut inputs = vec!["q", "k", "v"];
+        inputs.resize(past, "");
+        inputs.extend(names);
+        let mut node = node(op, domain, &inputs, &["y", "present_key", "present_value"]);
+        node.attribute = match domain {
+            "" => vec![int("q_num_heads", 2), int("kv_num_heads", 2)],
+            _ => vec![int("num_heads", 2)],
+        };
+        let tensors = names.iter().map(|name| floats(name, dims)).collect();
+        import_nodes(23, vec![node], vec![rows("q"), rows("k"), rows("v")], tensors)
+    };
+    for (op, domain, past, place) in [
+        ("Attention", "", 4, "ai.onnx::Attention, opset 23"),
+        ("MultiHeadAttention", "com.microsoft", 6, "com.microsoft::MultiHeadAttention, opset 1"),
+    ] {
+        let attended = attend(op, domain, past, &[1, 2, 5, 4]).unwrap();
+        assert_eq!(types(&attended), ["f32[1, 3, 8]", "f32[1, 2, 8, 4]", "f32[1, 2, 8, 4]"]);
+        for dims in [&[][..], &[40], &[2, 20], &[2, 5, 4], &[1, 1, 2, 5, 4]] {
+            let problem = format!(
+                "malformed: node \"/y\" ({place}): \
+                 a cache {dims:?} (input {past}), not [batch, heads, rows, width]"
+            );
+            refused(attend(op, domain, past, dims), &problem);
+        }
+    }
+}
+
+#[test]
+fn a_causal_triangle_needs_the_number_of_keys_in_use() {
+    let attend = |causal: i64, lengths: Option<&[i64]>| {
+        let rows = |name, rows| value(name, FLOAT, &["2", "1", rows, "4"]);
+        let inputs = ["q", "k", "v", "", "", "", "lengths"];
+        let mut node = node("Attention", "", &inputs, &["y"]);
+        node.attribute = vec![int("is_causal", causal)];
+        let mut values = vec![rows("q", "3"), rows("k", "8"), rows("v", "8")];
+        let tensors = match lengths {
+            Some(lengths) => vec![ints("lengths", &[2], lengths)],
+            None => {
+                values.push(value("lengths", INT64, &["2"]));
+                vec![]
+            }
+        };
+        import_nodes(24, vec![node], values, tensors)
+    };
+    let problem = "unsupported: node \"/y\" (ai.onnx::Attention, opset 24): \
+                   is_causal with nonpad_kv_seqlen (input 6) that is not one known number";
+    for lengths in [None, Some(&[5, 6][..])] {
+        assert_eq!(types(&attend(0, lengths).unwrap()), ["f32[2, 1, 3, 4]"]);
+        refused(attend(1, lengths), problem);
+    }
+    assert_eq!(types(&attend(1, Some(&[5, 5])).unwrap()), ["f32[2, 1, 3, 4]"]);
 }

@@ -335,6 +335,13 @@ fn standard_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let value = append(cx, past_value, value)?;
     let mut mask = cx.optional(3)?;
     let (attended_key, attended_value, padding) = used_rows(cx, key, value)?;
+    // Without a past each sequence's last query sees its last key, so that the triangle of each
+    // lies elsewhere, and we make one for all.
+    if causal && past_length.is_none() && padding.is_some() {
+        return Err(cx.unsupported(
+            "is_causal with nonpad_kv_seqlen (input 6) that is not one known number",
+        ));
+    }
     let rows = cx.shape(attended_key)[2].clone();
     if let Some(given) = mask {
         mask = Some(mask_of_length(cx, given, &rows)?);

@@ -154,7 +154,9 @@ fn backwards(start: &Dim, end: &Dim, size: &Dim, step: i64) -> Option<(Dim, Dim)
         (start.as_number(), end.as_number(), size.as_number())
     {
         let front = |index: i64| if index < 0 { index.saturating_add(size) } else { index };
-        let first = front(start).clamp(-1, size - 1);
+        // A start before the front is the first element, an end there is before it. Without elements
+        // both are -1.
+        let first = front(start).max(0).min(size - 1);
         let last = front(end).clamp(-1, size - 1);
         let stride = step.checked_neg()?;
         let length = (first - last).max(0).checked_add(stride - 1)? / stride;

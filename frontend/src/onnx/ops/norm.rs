@@ -82,7 +82,8 @@ fn over_last(
     epsilon: f32,
 ) -> Result<Value, Problem> {
     let (dtype, shape) = (cx.dtype(x)?, cx.shape(x));
-    let width = shape[shape.len() - 1].clone();
+    let width = shape.last().cloned();
+    let width = width.ok_or_else(|| cx.malformed("a norm of a scalar"))?;
     if let Some(count) = own_weights(cx, weight, &shape) {
         // Weights that differ between the rows, a set for each head: the norm has none of its own.
         let ones = Constant::from_f32("ones", &[count], &vec![1.0; count]);
@@ -132,7 +133,8 @@ fn vector(cx: &mut Cx<'_, '_>, weight: Value, width: &Dim) -> Result<Value, Prob
 /// Outputs: the normed sum; two that training alone reads; the sum.
 fn skip(cx: &mut Cx<'_, '_>, kind: Kind) -> Result<Vec<Value>, Problem> {
     let (x, residual, weight) = (cx.value(0)?, cx.value(1)?, cx.value(2)?);
-    let epsilon = cx.attributes.positive_or("epsilon", 1e-5)?;
+    // ONNX Runtime's kDefaultSkipLayerNormEpsilon, smaller than that of the other norms.
+    let epsilon = cx.attributes.positive_or("epsilon", 1e-12)?;
     let (norm_bias, bias) = match kind {
         Kind::Rms => (None, cx.optional(3)?),
         Kind::Layer => (cx.optional(3)?, cx.optional(4)?),
