@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::put_together;
 use crate::serve::limits::{
-    BIASES, INPUTS, LOGPROBS, Limits, MESSAGES, PROMPTS, SAMPLES, STOP_BYTES, STOPS,
+    BIASES, INPUTS, LOGPROBS, Limits, MESSAGES, PROMPTS, SAMPLES, STOP_BYTES, STOP_TOKENS, STOPS,
 };
 
 /// Paths with their methods, as the router's source adds them.
@@ -67,6 +67,7 @@ fn limits_are_those_that_hold() {
     assert_eq!(common["n"]["maximum"], json!(SAMPLES));
     assert_eq!(common["stop"]["anyOf"][2]["maxItems"], json!(STOPS));
     assert_eq!(schemas["StopText"]["maxLength"], json!(STOP_BYTES));
+    assert_eq!(common["stop_token_ids"]["maxItems"], json!(STOP_TOKENS));
     assert_eq!(common["logit_bias"]["maxProperties"], json!(BIASES));
     assert_eq!(schemas["Messages"]["maxItems"], json!(MESSAGES));
     let chat = &schemas["ChatRequest"]["allOf"][1]["properties"];
