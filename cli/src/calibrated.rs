@@ -5,7 +5,7 @@ use weir_runtime::{CompiledModel, Model, RuntimeOptions};
 
 use crate::driver::{Emission, Lowered, load, load_whole};
 use crate::failure::Failure;
-use crate::options::{CalibrationSource, ModelOptions, ReportOptions};
+use crate::options::{CalibrationSource, DEFAULT_CALIBRATE_TOKENS, ModelOptions, ReportOptions};
 use crate::perplexity::{Perplexity, perplexity};
 use crate::progress::Progress;
 
@@ -35,7 +35,11 @@ fn measure_each<T>(
     let measured = |model: CompiledModel| measure(&Model::new(model)?);
     let quiet = ReportOptions { quiet: true, ..ReportOptions::default() };
     let silent = Progress::new(true);
-    let nearest = ModelOptions { calibrate: Some(CalibrationSource::Nothing), ..options.clone() };
+    let nearest = ModelOptions {
+        calibrate: Some(CalibrationSource::Nothing),
+        calibrate_tokens: DEFAULT_CALIBRATE_TOKENS,
+        ..options.clone()
+    };
     let _work = progress.start("measuring");
     Ok([
         measured(load(&options.in_float(), &quiet, &silent)?)?,

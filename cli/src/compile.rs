@@ -88,7 +88,8 @@ impl Compile {
         let progress = Progress::new(self.report.quiet);
         let model = ModelOptions { slots: self.slots, ..self.model.clone() };
         let mut lowered = lower(&model, &self.report, &progress)?;
-        let Some(output) = self.output.as_deref().filter(|_| lowered.is_complete()) else {
+        let Some(output) = self.output.as_deref().filter(|_| self.report.stop_after.is_none())
+        else {
             print_times(&lowered, &self.report);
             return Ok(());
         };

@@ -220,6 +220,13 @@ fn a_machine_needs_no_model() {
         assert!(metrics.contains(&metric), "{metrics:?}");
     }
     assert!(figures.iter().all(|figure| figure["value"].as_f64() >= figure["median"].as_f64()));
+    // So many threads have less than a page each of the smallest working set.
+    let figures = lines(&weir("bench --machine --json --threads 5", &[]));
+    let sets = |threads: u64| {
+        let of = figures.iter().filter(|figure| figure["threads"] == threads);
+        of.filter(|figure| figure["metric"] == "read").count()
+    };
+    assert_eq!((sets(1), sets(5)), (8, 7));
 }
 
 #[test]

@@ -157,6 +157,25 @@ fn rendered_texts_are_as_reviewed() {
 }
 
 /// An executable that weir has compiled, if it was built with the runtime that one begins with.
+/// What calibration gained is measured beside codes that no text has chosen, by however many tokens.
+#[test]
+fn calibration_by_a_few_tokens_tells_its_gain() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("tales");
+    let path = path.to_str().expect("a UTF-8 path");
+    let text = ["--weights", "int4", "--calibrate", "README.md", "--calibrate-tokens", "600"];
+    let call = ["compile", "models/tales/onnx", "--context", "64", "-o", path];
+    let output = weir(&[&call[..], &text].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("WEIR_STUB=skip") {
+        println!("skipped without the runtime (WEIR_STUB=skip)");
+        return;
+    }
+    assert!(output.status.success(), "{error}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &error;
+    assert!(told.contains("rounded to nearest") && told.contains("calibrated"), "{told}");
+}
+
 struct Compiled {
     folder: tempfile::TempDir,
     is_there: bool,

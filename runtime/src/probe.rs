@@ -26,6 +26,9 @@ const TURNS: u64 = 400_000;
 /// passes.
 const READ_BYTES: u64 = 256 << 20;
 
+/// Bytes that each thread reads a whole number of.
+pub const PAGE: usize = 4096;
+
 /// Bytes of a working set that no cache holds.
 pub const BEYOND_CACHES: usize = 256 << 20;
 
@@ -85,7 +88,7 @@ impl<'a> Prober<'a> {
     /// Bytes per second read from a working set of this size by all threads together. `memory` is
     /// at least as large and was written before: untouched pages are all one page.
     pub fn read(&mut self, memory: &[u8], working_set: usize) -> Result<Rate, RuntimeError> {
-        let whole = self.team.threads() as u64 * 4096;
+        let whole = (self.team.threads() * PAGE) as u64;
         let bytes = working_set.min(memory.len()) as u64 / whole * whole;
         if bytes == 0 {
             return Err(RuntimeError::Options("a working set under a page a thread".into()));

@@ -293,9 +293,13 @@ impl CompiledModel {
         let code = regions.slice(regions.code);
         let tables = Tables::parse(regions.slice(regions.tables), code.len(), regions.weights.1)?;
         ask_for_large_pages(regions.weights);
-        // Damaged code must not run. It is a megabyte or so, hashed in less than a millisecond;
-        // the weights are only hashed by `verify`.
-        check_digest(Region::Code, code, &tables.header.code_digest)?;
+        // Damaged code must not run, nor code that damaged tables lead to, or over memory that they
+        // have measured. Both are a few megabytes, hashed in a millisecond or two; the weights are
+        // only hashed by `verify`.
+        let header = &tables.header;
+        let behind_header = &regions.slice(regions.tables)[size_of::<ModelHeader>()..];
+        check_digest(Region::Tables, behind_header, &header.tables_digest)?;
+        check_digest(Region::Code, code, &header.code_digest)?;
         let levels = tables
             .levels
             .iter()

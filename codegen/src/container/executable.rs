@@ -33,7 +33,7 @@ use object::read::elf::{
 use weir_abi::{END_MARK, NOTE_NAME, NOTE_ROOM, NOTE_ROOM_BYTES, NOTE_SLOT, NoteHead};
 use weir_abi::{ModelSlot, SLOT_EMPTY, SLOT_FILLED};
 
-use super::output::OutputFile;
+use super::output::{OutputFile, PROGRAM};
 use super::regions::{Meter, check_image, seal_tables, write_code, write_weights};
 use super::sections::{Section, Sections, Symbol, Symbols, align};
 use super::{ContainerError, LARGE_PAGE_BYTES, PAGE_BYTES, Progress, runtime};
@@ -69,7 +69,7 @@ pub(super) fn extend_program<'a>(
     let program = Program::parse(program)?;
     let (head, layout) = head(&program, image)?;
     let mut meter = Meter::new(image, progress);
-    let mut file = OutputFile::create(output)?;
+    let mut file = OutputFile::create(output, PROGRAM)?;
     file.write(&head)?;
     file.pad_to(layout.code.offset)?;
     let code_digest = write_code(image, &mut file, &mut meter)?;
@@ -80,7 +80,7 @@ pub(super) fn extend_program<'a>(
     let weights_digest = write_weights(&image.weights, &mut file, &mut meter)?;
     file.write(&END_MARK)?;
     file.rewrite(&seal_tables(image, code_digest, weights_digest), layout.tables.offset)?;
-    file.finish(0o755)
+    file.finish()
 }
 
 /// The runtime as the linker left it.

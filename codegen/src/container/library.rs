@@ -12,7 +12,7 @@ use ar_archive_writer::{
 };
 
 use super::object_file::{MODEL_SYMBOL, stream_object};
-use super::output::OutputFile;
+use super::output::{DATA, OutputFile};
 use super::{ContainerError, Progress, runtime};
 use crate::image::ModelImage;
 use crate::jit::map_own_file;
@@ -31,17 +31,17 @@ pub fn write_library<'a>(
     progress: &'a mut Progress<'a>,
 ) -> Result<(), ContainerError> {
     let runtime = runtime::object()?;
-    let mut object = OutputFile::create(output)?;
+    let mut object = OutputFile::create(output, DATA)?;
     stream_object(image, &mut object, progress)?;
     let mapped = map_own_file(object.file()?).map_err(|error| object.error(error))?;
-    let mut library = OutputFile::create(output)?;
+    let mut library = OutputFile::create(output, DATA)?;
     let joined = join(runtime, &mapped, library.file()?);
     joined.map_err(|error| library.error(error))?;
     drop((mapped, object));
-    let mut interface = OutputFile::create(header)?;
+    let mut interface = OutputFile::create(header, DATA)?;
     interface.write(header_text().as_bytes())?;
-    interface.finish(0o644)?;
-    library.finish(0o644)
+    interface.finish()?;
+    library.finish()
 }
 
 fn join(runtime: &[u8], model: &[u8], library: &mut File) -> std::io::Result<()> {

@@ -17,7 +17,7 @@ use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
 use weir_abi::{END_MARK, ModelSlot, SLOT_FILLED};
 
-use super::output::OutputFile;
+use super::output::{DATA, OutputFile};
 use super::regions::{Meter, check_image, seal_tables, write_code, write_weights};
 use super::sections::{Section, Sections, Symbol, Symbols, align, relocation};
 use super::{ContainerError, PAGE_BYTES, Progress};
@@ -37,9 +37,9 @@ pub fn write_object<'a>(
     output: &Path,
     progress: &'a mut Progress<'a>,
 ) -> Result<(), ContainerError> {
-    let mut file = OutputFile::create(output)?;
+    let mut file = OutputFile::create(output, DATA)?;
     stream_object(image, &mut file, progress)?;
-    file.finish(0o644)
+    file.finish()
 }
 
 /// Writes the object into an open file.

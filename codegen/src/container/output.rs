@@ -10,10 +10,10 @@
 //! piece is mapped as one large page. A step of a model that reads all weights is up to a tenth faster
 //! for it (`docs/kernels.md`, "Large pages").
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::Result as IoResult;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
@@ -30,6 +30,12 @@ const UNIT_BYTES: usize = LARGE_PAGE_BYTES as usize;
 /// The files that this process has open, under names.
 const OPEN_FILES: &str = "/proc/self/fd";
 
+/// Permissions of a program and of other files, before the process's mask takes from them what its user
+/// keeps private.
+pub(super) const PROGRAM: u32 = 0o777;
+/// See [`PROGRAM`].
+pub(super) const DATA: u32 = 0o666;
+
 pub(super) struct OutputFile {
     path: PathBuf,
     file: File,
@@ -42,19 +48,19 @@ pub(super) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Begins a file that will be at `path`.
-    pub(super) fn create(path: &Path) -> Result<OutputFile, ContainerError> {
+    /// Begins a file that will be at `path`, with the permissions that the process's mask leaves of `mode`.
+    pub(super) fn create(path: &Path, mode: u32) -> Result<OutputFile, ContainerError> {
         let place = |source| ContainerError::Io { path: path.into(), source };
         if path.exists() && !path.is_file() {
             // The rename would put the new file in the place of a device, a pipe or a folder.
             return Err(place(std::io::Error::other("it is no regular file; name another")));
         }
-        let (file, name) = match nameless(folder(path)) {
+        let (file, name) = match nameless(folder(path), mode) {
             Some(file) => (file, None),
             None => {
                 // Opened by us and not by the library, whose errors would name the temporary.
                 let mut options = OpenOptions::new();
-                options.read(true).write(true).create_new(true).mode(0o600);
+                options.read(true).write(true).create_new(true).mode(mode);
                 let named = temporary(path, |path| options.open(path)).map_err(place)?;
                 let (file, name) = named.into_parts();
                 (file, Some(name))
@@ -119,14 +125,13 @@ impl OutputFile {
         Ok(&mut self.file)
     }
 
-    /// Makes the file durable, sets its mode and moves it to its place.
-    pub(super) fn finish(mut self, mode: u32) -> Result<(), ContainerError> {
+    /// Makes the file durable and moves it to its place.
+    pub(super) fn finish(mut self) -> Result<(), ContainerError> {
         self.write_pending()?;
         let OutputFile { path, file, name, position, .. } = self;
         let place = || -> IoResult<()> {
             let written = file.metadata()?.len();
             file.set_len(written.max(position))?;
-            file.set_permissions(Permissions::from_mode(mode))?;
             file.sync_all()?;
             let name = match name {
                 Some(name) => name,
@@ -149,9 +154,9 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// A file that is nowhere to be found, if there can be one that gets its name later.
-fn nameless(folder: &Path) -> Option<File> {
+fn nameless(folder: &Path, mode: u32) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    let file = File::from(openat(CWD, folder, flags, Mode::from_raw_mode(mode)).ok()?);
     std::fs::symlink_metadata(open_file(&file)).ok().map(|_| file)
 }
 

@@ -219,7 +219,7 @@ fn objects_link_into_c_programs() {
 fn outputs_hold_what_was_written_and_no_zeros() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("output");
-    let mut output = OutputFile::create(&path).unwrap();
+    let mut output = OutputFile::create(&path, 0o600).unwrap();
     let mut expected = Vec::new();
     for (index, bytes) in [100, 64 << 10, 70 << 10, 3 << 20, 2 << 20, 7, 5 << 20].iter().enumerate()
     {
@@ -239,7 +239,7 @@ fn outputs_hold_what_was_written_and_no_zeros() {
     assert!(output.pad_to(5).is_err());
     output.write(&[0; 9]).unwrap();
     expected.resize(expected.len() + 9, 0);
-    output.finish(0o600).unwrap();
+    output.finish().unwrap();
     assert!(std::fs::read(&path).unwrap() == expected);
     // All but the zeros of the gap and of the long pieces, in blocks of 512 bytes.
     let held = path.metadata().unwrap().blocks() * 512;

@@ -31,7 +31,8 @@ impl WholeFile {
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let temporary = target.with_file_name(name);
-        let file = File::create(&temporary).map_err(place)?;
+        // Nothing that somebody else has put there is followed or written over.
+        let file = File::create_new(&temporary).map_err(place)?;
         let out = BufWriter::new(file);
         Ok(WholeFile { target: target.to_owned(), temporary, out, done: false })
     }

@@ -311,6 +311,7 @@ fn read_symbols(
             let code_end = entry.code_offset.checked_add(entry.code_bytes);
             let inside = name.end <= names.end
                 && code_end.is_some_and(|end| end <= header.code_bytes)
+                && entry.code_offset < header.code_bytes
                 && std::str::from_utf8(&tables[name.clone()]).is_ok();
             let start = entry.code_offset as usize;
             inside

@@ -129,9 +129,8 @@ fn a_flipped_bit_anywhere_in_the_tables_is_found() {
     for bit in (0..whole.len() * 8).step_by(3) {
         let mut broken = whole.clone();
         broken[bit / 8] ^= 1 << (bit % 8);
-        // Either a bound is violated when it is opened, or the checksum does not match.
-        let found = open(broken).and_then(|model| model.verify());
-        assert!(found.is_err(), "bit {bit}");
+        // Either a bound is violated, or the checksum does not match.
+        assert!(open(broken).is_err(), "bit {bit}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 use weir_abi::Probe;
 
-use crate::probe::{BEYOND_CACHES, Prober, Rate, memory_to_read};
+use crate::probe::{BEYOND_CACHES, PAGE, Prober, Rate, memory_to_read};
 use crate::weights::Probes;
 use crate::{RuntimeError, machine};
 
@@ -37,7 +37,7 @@ pub fn measure_machine(
     counts.dedup();
     for threads in counts {
         let mut prober = Prober::new(probes, threads)?;
-        for working_set in WORKING_SETS {
+        for working_set in WORKING_SETS.into_iter().filter(|bytes| *bytes >= threads * PAGE) {
             let rate = prober.read(&memory, working_set)?;
             figures.push(MachineFigure { probe: Probe::Read, working_set, threads, rate });
         }

@@ -190,6 +190,11 @@ impl Bench {
         tell: &mut dyn FnMut(&Figure, &Label) -> Result<(), RuntimeError>,
     ) -> Result<Vec<(Label, Vec<Figure>)>, RuntimeError> {
         let Some(first) = models.first() else { return Ok(Vec::new()) };
+        if self.batch_context.is_some() && self.batch.is_none() {
+            return Err(RuntimeError::Options(
+                "--batch-context is for --batch and --step-times".to_owned(),
+            ));
+        }
         let labelled = models.iter().map(|model| Ok((self.label(model)?, Vec::new())));
         let mut measured: Vec<(Label, Vec<Figure>)> =
             labelled.collect::<Result<_, RuntimeError>>()?;
@@ -233,6 +238,8 @@ impl Bench {
         let usual = |length: u32| Some(Numbers(vec![length.min(half).max(1)]));
         let (prefill, decode) = match self.wants_figures() || self.machine {
             true => (self.prefill.clone(), self.decode.clone()),
+            // What is taken for granted is not measured.
+            false if self.assume_prompts => (None, usual(128)),
             false => (usual(512), usual(128)),
         };
         let (prefill, decode) = (prefill.unwrap_or_default().0, decode.unwrap_or_default().0);
@@ -363,6 +370,7 @@ impl Bench {
             let start = Instant::now();
             let mut child = Command::new(&program);
             child.args(arguments).args(["--ids", &ids.join(",")]);
+            child.args(self.isa.iter().flat_map(|level| ["--isa", level.name()]));
             child.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
             let place = |source| RuntimeError::File { path: program.clone(), source };
             let mut child = child.spawn().map_err(place)?;

@@ -176,6 +176,9 @@ impl Eval {
             return Err(RuntimeError::Options("--plot draws scores, and no task has any".into()));
         }
         let findings = self.measure(candidates, &Stop::watch()?)?;
+        // Figures first: the drawing's place may be one that cannot be written.
+        let mut out = std::io::stdout().lock();
+        if self.json { findings.write_json(&mut out) } else { findings.write_table(&mut out) }?;
         if let (Some(path), Some(summary)) = (&self.plot, &findings.summary) {
             let title = &candidates.model.facts().name;
             let place = |source| RuntimeError::File { path: path.clone(), source };
@@ -184,8 +187,6 @@ impl Eval {
                 .map_err(|error| place(std::io::Error::other(error.to_string())))?;
             std::fs::write(path, chart).map_err(place)?;
         }
-        let mut out = std::io::stdout().lock();
-        if self.json { findings.write_json(&mut out) } else { findings.write_table(&mut out) }?;
         findings.stopped.map_or(Ok(()), |place| Err(RuntimeError::Stopped(place)))
     }
 
