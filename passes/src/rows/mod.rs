@@ -3,6 +3,8 @@
 mod attention;
 pub mod axes;
 mod columns;
+mod elementwise;
 mod form;
 pub mod form_rows;
+mod movement;
 mod translate;
