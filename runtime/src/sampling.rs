@@ -111,7 +111,8 @@ impl SamplingOptions {
 pub struct Sampler {
     options: SamplingOptions,
     choice: u32,
-    /// Per token: occurrences in the answer, and whether the prompt has it. Empty unless penalised.
+    /// Per token: occurrences in the answer, and whether the prompt has it. Empty unless penalised, and until
+    /// the first choice: requests that wait hold none, of which there may be many.
     answer_counts: Vec<u32>,
     in_prompt: Vec<bool>,
 }
@@ -150,21 +151,24 @@ impl SamplingScratch {
 }
 
 impl Sampler {
-    /// A sampler for answer number `choice` to a prompt. `vocabulary` bounds all ids.
-    pub fn new(
-        options: SamplingOptions,
-        choice: u32,
-        prompt: &[u32],
-        vocabulary: usize,
-    ) -> Sampler {
-        let size = if options.counts_tokens() { vocabulary } else { 0 };
-        let mut in_prompt = vec![false; size];
+    /// A sampler for answer number `choice` to a prompt.
+    pub fn new(options: SamplingOptions, choice: u32) -> Sampler {
+        Sampler { options, choice, answer_counts: Vec::new(), in_prompt: Vec::new() }
+    }
+
+    /// Makes the tables that penalties need, unless they are there; to be called before the first choice.
+    /// `vocabulary` bounds all ids.
+    pub fn begin(&mut self, prompt: &[u32], vocabulary: usize) {
+        if !self.options.counts_tokens() || !self.answer_counts.is_empty() {
+            return;
+        }
+        self.answer_counts = vec![0; vocabulary];
+        self.in_prompt = vec![false; vocabulary];
         for token in prompt {
-            if let Some(seen) = in_prompt.get_mut(*token as usize) {
+            if let Some(seen) = self.in_prompt.get_mut(*token as usize) {
                 *seen = true;
             }
         }
-        Sampler { options, choice, answer_counts: vec![0; size], in_prompt }
     }
 
     /// Chooses the token at `position` from logits that have been penalised. `None` if none of them is a

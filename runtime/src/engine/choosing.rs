@@ -51,6 +51,7 @@ impl<M: StepModel> Engine<M> {
         let vocabulary = self.model.shape().vocabulary as usize;
         let logits = &mut self.logits[row * vocabulary..(row + 1) * vocabulary];
         let position = sequence.tokens.len() as u32;
+        sequence.sampler.begin(&sequence.tokens[..sequence.prompt_rows as usize], vocabulary);
         // Samples of a prompt choose their first tokens from one row, so it is kept for all of them.
         let is_penalised = sequence.is_penalised();
         if !is_penalised && sequence.logprobs.is_some() {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn choose_with(options: SamplingOptions, logits: &[f32], position: u32) -> Option<u32> {
-    let mut sampler = Sampler::new(options, 0, &[], logits.len());
+    let mut sampler = Sampler::new(options, 0);
+    sampler.begin(&[], logits.len());
     let mut logits = logits.to_vec();
     sampler.penalise(&mut logits);
     sampler.choose(&logits, position, &mut SamplingScratch::default())
@@ -76,13 +77,16 @@ fn penalties_count_prompt_and_answer_as_documented() {
         frequency_penalty: 0.25,
         ..SamplingOptions::default()
     };
-    let mut sampler = Sampler::new(options, 0, &[2], 4);
+    let mut sampler = Sampler::new(options, 0);
+    assert!(sampler.answer_counts.is_empty(), "who waits holds no tables");
+    sampler.begin(&[2], 4);
     let mut scratch = SamplingScratch::default();
     let mut logits = [3.0, 1.0, 4.0, -1.0];
     sampler.penalise(&mut logits);
     assert_eq!(sampler.choose(&logits, 0, &mut scratch), Some(0));
     assert_eq!(logits, [3.0, 1.0, 2.0, -1.0]);
     let mut logits = [4.0, 1.0, -4.0, -1.0];
+    sampler.begin(&[2], 4);
     sampler.penalise(&mut logits);
     assert_eq!(sampler.choose(&logits, 1, &mut scratch), Some(0));
     assert_eq!(logits, [1.25, 1.0, -8.0, -1.0]);

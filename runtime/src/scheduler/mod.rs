@@ -6,7 +6,7 @@
 //! * Several samples of one prompt wait for room for all of them. The prompt is computed once; the others
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
-//!   than rows, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
+//!   than rows, or than an eighth of them leaves beside prompts, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
 //!   of any size; the last of them is divided into steps that are about alike. Those who decode wait for the
 //!   whole step, so beside them a step is to take no longer than one of prompts alone: a row that decodes
 //!   counts as several of prompts. Half of what remains goes to prompts in any case, or they would starve
@@ -50,6 +50,10 @@ pub struct SchedulerLimits {
 /// 2.3 measured with 16 sequences of 110m at 560 rows, by steps of both kinds together.
 const ROWS_OF_DECODING: u32 = 3;
 
+/// Of a step's rows one in so many is for prompts, where there are some: those who decode take turns then. With
+/// as many slots as rows, or more, prompts would wait until some of them end.
+const ROWS_FOR_A_PROMPT: u32 = 8;
+
 /// Rows that products take together without a rest.
 const ROWS_TOGETHER: u32 = 16;
 
@@ -61,11 +65,16 @@ fn rows_of_last(remaining: u32, budget: u32) -> u32 {
 }
 
 impl SchedulerLimits {
+    /// Rows that prompts have in any step, where there are some.
+    fn least_prompt_rows(&self) -> u32 {
+        self.rows.div_ceil(ROWS_FOR_A_PROMPT)
+    }
+
     /// Rows of prompts in a step in which so many decode.
     fn prompt_rows_beside(&self, decoding: u32) -> u32 {
         let remaining = self.rows - decoding;
         let as_long = self.rows.saturating_sub(ROWS_OF_DECODING.saturating_mul(decoding));
-        as_long.max(remaining.div_ceil(2))
+        as_long.max(remaining.div_ceil(2)).max(self.least_prompt_rows().min(remaining))
     }
 }
 
@@ -162,6 +171,8 @@ pub struct Scheduler {
     running: Vec<Running>,
     /// Who decodes first in the next step: the first sequence from this one on.
     turn: SequenceId,
+    /// Whether prompts were kept no row in the last step.
+    passed_over: bool,
     places: Places,
     /// Room for a list of free slots.
     free: Vec<u32>,
@@ -178,6 +189,7 @@ impl Scheduler {
             waiting: Queue::default(),
             running: Vec::with_capacity(limits.slots as usize),
             turn: 0,
+            passed_over: false,
             places: Places::new(limits.slots, limits.blocks),
             free: Vec::with_capacity(limits.slots as usize),
             order: Vec::with_capacity(limits.slots as usize),
@@ -317,13 +329,18 @@ impl Scheduler {
         self.admit(admit);
         plan.rows.clear();
         plan.tile = None;
-        let decoding = self.plan_decode(plan);
+        let is_prompt = |running: &Running| matches!(running.phase, Phase::Prompt { .. });
+        let has_prompts = self.running.iter().any(is_prompt);
+        // Of a single row whoever decodes has every second one.
+        let keeps = has_prompts && (self.limits.rows > 1 || self.passed_over);
+        let for_prompts = if keeps { self.limits.least_prompt_rows() } else { 0 };
+        let decoding = self.plan_decode(self.limits.rows - for_prompts, plan);
+        self.passed_over = has_prompts && !keeps;
         let mut budget = self.limits.prompt_rows_beside(decoding);
         plan.decoding = plan.rows.len();
         self.order.clear();
         self.order.extend(0..self.running.len());
         self.order.sort_unstable_by_key(|index| (self.running[*index].turn.priority, *index));
-        let is_prompt = |running: &Running| matches!(running.phase, Phase::Prompt { .. });
         let last = self.order.iter().rposition(|index| is_prompt(&self.running[*index]));
         for (place, index) in self.order.iter().enumerate() {
             let running = &mut self.running[*index];
@@ -379,16 +396,16 @@ impl Scheduler {
         }
     }
 
-    /// Gives decoding sequences a row each and returns how many rows that took.
-    fn plan_decode(&mut self, plan: &mut StepPlan) -> u32 {
+    /// Gives decoding sequences a row each, `most` in all, and returns how many rows that took.
+    fn plan_decode(&mut self, most: u32, plan: &mut StepPlan) -> u32 {
         let count = self.running.len();
         let first = self.running.partition_point(|running| running.sequence < self.turn);
         for index in (0..count).map(|offset| (first + offset) % count) {
             let running = &mut self.running[index];
             let Phase::Decode { next } = &mut running.phase else { continue };
-            if plan.rows.len() as u32 == self.limits.rows {
+            if plan.rows.len() as u32 == most {
                 self.turn = running.sequence;
-                return self.limits.rows;
+                return most;
             }
             plan.rows.push(PlannedRows {
                 sequence: running.sequence,

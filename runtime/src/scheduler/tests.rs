@@ -77,8 +77,9 @@ proptest! {
             let of_prompts = unguessed.rows.iter().map(|rows| rows.rows).sum::<u32>() - one_by_one;
             let remaining = limits.rows - one_by_one;
             let as_long = limits.rows.saturating_sub(3 * one_by_one);
+            let kept = rows.div_ceil(8);
             prop_assert!(
-                of_prompts <= as_long.max(remaining.div_ceil(2)),
+                of_prompts <= as_long.max(remaining.div_ceil(2)).max(kept),
                 "those who decode wait for no more than a step of prompts, or for half of it"
             );
             prop_assert!(!plan.is_empty() || scheduler.is_idle());
@@ -88,7 +89,11 @@ proptest! {
                 if planned.contains(sequence) {
                     *last = step;
                 }
-                let turns = if slots <= rows { 0 } else { slots.div_ceil(rows) + 1 };
+                let turns = match rows - kept {
+                    0 => 2 * slots,
+                    others if slots <= others => 0,
+                    others => slots.div_ceil(others) + 1,
+                };
                 prop_assert!(step - *last <= turns, "everybody who decodes gets a row soon");
             }
             let mut held = BTreeSet::new();
@@ -178,8 +183,36 @@ fn prompt_rows_beside(decoding: u32) -> u32 {
 
 #[test]
 fn a_step_with_sequences_that_decode_takes_no_longer_than_one_of_prompts() {
-    let beside = [0, 1, 16, 25, 26, 64, 127, 128].map(prompt_rows_beside);
-    assert_eq!(beside, [128, 125, 80, 53, 51, 32, 1, 0]);
+    let beside = [0, 1, 16, 25, 26, 64, 112, 127, 128].map(prompt_rows_beside);
+    assert_eq!(beside, [128, 125, 80, 53, 51, 32, 16, 16, 16]);
+}
+
+#[test]
+fn prompts_go_on_where_more_sequences_decode_than_a_step_has_rows() {
+    for rows in [1, 2, 4] {
+        let limits = SchedulerLimits { slots: 9, blocks: 9, rows, direct_rows: 100 };
+        let mut scheduler = Scheduler::new(limits);
+        let mut plan = StepPlan::default();
+        (0..8).for_each(|sequence| scheduler.submit(sequence, 1));
+        while scheduler.running.iter().filter(|running| !running.phase.is_prompt()).count() < 8 {
+            scheduler.plan(&mut plan, first_free);
+        }
+        scheduler.submit(8, 5);
+        let mut decoded = 0;
+        // A row of it in each step, or in each second one; those who decode have what is left.
+        let steps_of_row = if rows == 1 { 2 } else { 1 };
+        for row in 0..5 {
+            let mut computed = Vec::new();
+            for _ in 0..steps_of_row {
+                scheduler.plan(&mut plan, first_free);
+                let of_prompt = plan.rows.iter().filter(|planned| planned.sequence == 8);
+                computed.extend(of_prompt.map(|planned| (planned.first, planned.rows)));
+                decoded += plan.decoding as u32;
+            }
+            assert_eq!(computed, [(row, 1)]);
+        }
+        assert_eq!(decoded, 5 * (steps_of_row * rows - 1));
+    }
 }
 
 /// Rows of each step that prompts of so many rows are computed in, behind each other in a step.

@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::failure::Failure;
@@ -30,7 +31,21 @@ pub struct Answers {
     /// Lives as long as the answers are given.
     span: RequestSpan,
     /// Likewise.
+    held: Held,
+}
+
+/// What is held until an answer has been given.
+pub struct Held {
+    room: Option<OwnedSemaphorePermit>,
+    /// To be dropped with it.
     _answering: Answering,
+}
+
+impl Held {
+    /// Memory for tokens that are reported with probabilities, where they are, and the connection.
+    pub fn new(room: Option<OwnedSemaphorePermit>, answering: Answering) -> Held {
+        Held { room, _answering: answering }
+    }
 }
 
 impl Answers {
@@ -42,10 +57,10 @@ impl Answers {
         count: usize,
         samples: usize,
         span: RequestSpan,
-        answering: Answering,
+        held: Held,
     ) -> Answers {
         let readings = (0..count).map(|_| Reading::new(rules)).collect();
-        Answers { inbox, form, readings, samples, span, _answering: answering }
+        Answers { inbox, form, readings, samples, span, held }
     }
 
     /// Waits for all answers and writes them as one object.
@@ -77,7 +92,8 @@ impl Answers {
             whole.iter().filter_map(|answer| answer.ending.as_ref()).collect();
         let counts = Counts::new(&endings, self.samples);
         self.span.finish(&counts, &endings);
-        Ok(json::response(StatusCode::OK, &self.form.whole(&whole, &counts)))
+        let text = self.form.whole(&whole, &counts);
+        Ok(json::held_response(StatusCode::OK, text, self.held.room.take()))
     }
 
     /// Writes answers as they grow, and a sign of life at least so often.

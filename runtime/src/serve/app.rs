@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, StatusCode, header};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::asked::check_size;
 use super::board::Board;
@@ -18,6 +18,7 @@ use super::keys::{Keys, Tenant};
 use super::limits::Limits;
 use super::mailbox::{Inbox, mailbox};
 use super::queue::{HeldPlaces, RequestPlaces};
+use super::reported::ReportedRoom;
 use super::traces::{Moments, Traces};
 use super::worker::Job;
 use crate::machine::Residence;
@@ -56,6 +57,8 @@ pub struct App {
     pub browsers: Browsers,
     /// Memory for bodies that are being read.
     pub body_budget: Arc<Semaphore>,
+    /// Memory for tokens that are reported with probabilities.
+    pub(super) reported: ReportedRoom,
     /// How long a request waits for a slot, and until when it must be answered.
     pub queue_timeout: Option<Duration>,
     pub(super) request_timeout: Option<Duration>,
@@ -208,37 +211,47 @@ impl App {
         Ok((text, ids))
     }
 
-    /// Queues requests, `samples` answers to each. What their time goes to is noted in `moments`.
-    pub fn ask(
+    /// Queues requests, `samples` answers to each. What their time goes to is noted in `moments`. Where
+    /// probabilities are reported it waits for the memory that they take, which whoever answers holds.
+    pub async fn ask(
         &self,
         requests: Vec<Request>,
         samples: u32,
         moments: Option<Arc<Moments>>,
-    ) -> Result<Inbox, Failure> {
+    ) -> Result<(Inbox, Option<OwnedSemaphorePermit>), Failure> {
         if self.is_draining() {
             return Err(Failure::draining());
         }
         for request in &requests {
             self.rules.check(request)?;
         }
+        self.reported.check(&requests, samples, &self.rules)?;
         let answers = requests.len() * samples as usize;
         let is_constrained = requests.iter().any(|request| request.constraint.is_some());
         let places = self.places.take(answers, is_constrained)?;
-        self.queue(requests, samples, moments, places)
+        let room = self.waiting(self.reported.wait(&requests, samples, &self.rules)).await?;
+        Ok((self.queue(requests, samples, moments, places)?, room))
     }
 
     /// Queues further requests of somebody who has been answered some, which have been checked: waits for
     /// places, as long as it may wait for a slot.
     pub async fn ask_on(&self, requests: Vec<Request>) -> Result<Inbox, Failure> {
-        let places = self.places.wait(requests.len());
-        let places = match self.queue_timeout {
-            None => places.await,
-            Some(limit) => match tokio::time::timeout(limit, places).await {
-                Ok(places) => places,
-                Err(_) => return Err(Failure::waited_too_long()),
+        let places = self.waiting(self.places.wait(requests.len())).await?;
+        self.queue(requests, 1, None, places)
+    }
+
+    /// Waits as long as a request may wait for a slot.
+    async fn waiting<T>(
+        &self,
+        what: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        match self.queue_timeout {
+            None => what.await,
+            Some(limit) => match tokio::time::timeout(limit, what).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(Failure::waited_too_long()),
             },
-        };
-        self.queue(requests, 1, None, places?)
+        }
     }
 
     fn queue(

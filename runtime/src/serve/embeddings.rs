@@ -156,7 +156,7 @@ impl Embeddings {
             _body: body,
         };
         begun.span.ask("embeddings", begun.wanted.inputs.len(), &Request::default());
-        let inbox = begun.app.ask(first, 1, begun.span.moments())?;
+        let (inbox, _) = begun.app.ask(first, 1, begun.span.moments()).await?;
         begun.receive(inbox).await?;
         Ok(begun)
     }

@@ -61,9 +61,16 @@ impl RequestBody {
             let message = format!("the body is longer than {} bytes", limits.body_bytes);
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
+        self.hold(length, budget)?;
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Has part in the memory for so many bytes, or more.
+    fn hold(&mut self, length: usize, budget: &Arc<Semaphore>) -> Result<(), Failure> {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let wanted = length.saturating_sub(OWN_BODY_BYTES).div_ceil(BUDGET_UNIT) - held;
-        let more = Arc::clone(budget).try_acquire_many_owned(wanted as u32);
+        let wanted = length.saturating_sub(OWN_BODY_BYTES).div_ceil(BUDGET_UNIT);
+        let more = Arc::clone(budget).try_acquire_many_owned(wanted.saturating_sub(held) as u32);
         let more = more.map_err(|_| {
             let message = "too many long requests are being read at once; try again later";
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, message).coded("busy").later(1)
@@ -72,8 +79,19 @@ impl RequestBody {
             Some(held) => held.merge(more),
             None => self.held = Some(more),
         }
-        self.bytes.extend_from_slice(data);
         Ok(())
+    }
+
+    /// A response with this object, which may be as long as the body or longer: it lies in the same memory,
+    /// until it has been sent.
+    pub fn response(
+        mut self,
+        value: &impl Serialize,
+        budget: &Arc<Semaphore>,
+    ) -> Result<Response, Failure> {
+        let text = written(value);
+        self.hold(text.len(), budget)?;
+        Ok(held_response(StatusCode::OK, text, self.held))
     }
 
     /// Its part of the memory for bodies, for whoever holds on to what was read.
@@ -168,12 +186,38 @@ fn check_depth(bytes: &[u8], most: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The text of an object.
+pub fn written(value: &impl Serialize) -> Vec<u8> {
+    // All that is written here are our own structures, which have a form in JSON.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
 /// A response with this object.
 pub fn response(status: StatusCode, value: &impl Serialize) -> Response {
+    held_response(status, written(value), None)
+}
+
+/// The text of a response, and its part of a budget.
+struct HeldText {
+    text: Vec<u8>,
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for HeldText {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+/// A response with an object that has been written. What is held of a budget is given back once it has been
+/// sent.
+pub fn held_response(
+    status: StatusCode,
+    text: Vec<u8>,
+    held: Option<OwnedSemaphorePermit>,
+) -> Response {
     let json = HeaderValue::from_static("application/json");
-    // All that is written here are our own structures, which have a form in JSON.
-    let body = serde_json::to_vec(value).unwrap_or_default();
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(Body::from(Bytes::from_owner(HeldText { text, _held: held })));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
@@ -217,6 +261,21 @@ mod tests {
         assert!(check_object(br#" {"list": []}"#).is_ok());
         assert_eq!(failure(r#"{"list": ["#).code, Some("invalid_json"));
         assert_eq!(failure(r#"{"list": []} x"#).code, Some("invalid_json"));
+    }
+
+    #[test]
+    fn a_long_answer_has_part_in_the_budget_until_it_is_sent() {
+        let budget = Arc::new(Semaphore::new(3));
+        let body = || RequestBody { bytes: Vec::new(), held: None };
+        let short = body().response(&vec![1_u8; OWN_BODY_BYTES / 4], &budget).unwrap();
+        assert_eq!(budget.available_permits(), 3);
+        let long = "a".repeat(OWN_BODY_BYTES + BUDGET_UNIT);
+        let sent = body().response(&long, &budget).unwrap();
+        assert_eq!(budget.available_permits(), 1);
+        let refused = body().response(&long, &budget).unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.code), (503, Some("busy")));
+        drop((short, sent));
+        assert_eq!(budget.available_permits(), 3);
     }
 
     #[test]

@@ -9,8 +9,11 @@ use super::tls::UNSENT_BYTES;
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read, but for the first 16 KiB of each.
+    /// Bytes of all bodies that are being read and of tokens or text that are sent as they are asked for, but
+    /// for the first 16 KiB of each.
     pub all_body_bytes: usize,
+    /// Bytes of tokens that are reported with probabilities, of all answers together.
+    pub all_reported_bytes: usize,
     /// Bytes of a request's head.
     pub head_bytes: usize,
     /// Header fields.
@@ -118,7 +121,8 @@ impl Limits {
         let reader = READING.saturating_mul(self.body_bytes).saturating_add(text);
         let own = connections
             .saturating_add(READERS.saturating_mul(reader))
-            .saturating_add(self.all_body_bytes);
+            .saturating_add(self.all_body_bytes)
+            .saturating_add(self.all_reported_bytes);
         (own as u64).saturating_add(answer_bytes)
     }
 
@@ -133,6 +137,7 @@ impl Default for Limits {
         Limits {
             body_bytes: 4 << 20,
             all_body_bytes: 16 << 20,
+            all_reported_bytes: 64 << 20,
             head_bytes: 16 << 10,
             headers: 100,
             url_bytes: 8 << 10,

@@ -27,6 +27,7 @@ mod mailbox;
 mod places;
 mod queue;
 mod reading;
+mod reported;
 mod routes;
 mod socket;
 mod tls;
@@ -54,7 +55,9 @@ use connections::{Connections, raise_file_limit};
 pub use keys::Keys;
 pub use limits::Limits;
 use limits::READERS;
+use mailbox::ChosenToken;
 use queue::RequestPlaces;
+use reported::ReportedRoom;
 use tls::Tls;
 pub use tls::TlsFiles;
 use traces::Traces;
@@ -197,8 +200,8 @@ fn listen(options: &mut ServerOptions) -> Result<std::net::TcpListener, RuntimeE
     Ok(listener)
 }
 
-/// Bytes of text and JSON for a token of an answer that its client has not read yet.
-const TOKEN_BYTES: u64 = 16;
+/// Bytes of a token of an answer that its client has not read yet: its text, and what the engine says of it.
+const TOKEN_BYTES: u64 = 16 + size_of::<ChosenToken>() as u64;
 
 /// Bytes of a token of a prompt that waits.
 const PROMPT_TOKEN_BYTES: u64 = 4;
@@ -304,6 +307,7 @@ async fn run(
         ceiling,
         longest_text,
         body_budget: Arc::new(Semaphore::new(limits.all_body_bytes / json::BUDGET_UNIT)),
+        reported: ReportedRoom::new(limits.all_reported_bytes),
         queue_timeout: options.queue_timeout,
         request_timeout: options.request_timeout,
         jobs,

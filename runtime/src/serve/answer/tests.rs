@@ -45,7 +45,8 @@ fn answers(form: Box<dyn Form>, pieces: &[&str], reason: FinishReason) -> Answer
     let completion_tokens = pieces.len() as u32;
     let usage = Usage { prompt_tokens: 7, completion_tokens, reused_tokens: 3, ..Usage::default() };
     outbox.end(0, "", End::Finished(reason, usage));
-    Answers::new(inbox, form, &rules, 1, 1, RequestSpan::default(), Answering::default())
+    let held = Held::new(None, Answering::default());
+    Answers::new(inbox, form, &rules, 1, 1, RequestSpan::default(), held)
 }
 
 fn run(response: impl Future<Output = Response>) -> String {

@@ -3,9 +3,11 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::logprobs::ChatLogprobs;
 use super::{Counts, Events, Form, Letterhead, TokenTexts, WholeAnswer, finish_name};
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
+use crate::serve::json::written;
 use crate::serve::reading::{Ending, Heard};
 use crate::template::ToolCall;
 
@@ -29,7 +31,16 @@ const PIECE: &str = "chat.completion.chunk";
 struct Choice<'a> {
     index: usize,
     delta: Delta<'a>,
-    logprobs: Option<Value>,
+    logprobs: Option<ChatLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+/// An answer among several.
+#[derive(Debug, Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    message: Value,
+    logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<&'static str>,
 }
 
@@ -64,7 +75,7 @@ impl ChatForm {
         &self,
         index: usize,
         delta: Delta<'_>,
-        logprobs: Option<Value>,
+        logprobs: Option<ChatLogprobs<'_>>,
         finish_reason: Option<&'static str>,
         out: &mut Events,
     ) {
@@ -79,7 +90,7 @@ impl ChatForm {
         }
     }
 
-    fn choice(&self, index: usize, answer: &WholeAnswer) -> Value {
+    fn choice<'a>(&'a self, index: usize, answer: &'a WholeAnswer) -> WholeChoice<'a> {
         let text = answer.text();
         let thoughts: String = answer
             .parts
@@ -107,12 +118,9 @@ impl ChatForm {
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
         }
-        json!({
-            "index": index,
-            "message": message,
-            "logprobs": self.logprobs.as_ref().map(|texts| texts.chat(&answer.tokens)),
-            "finish_reason": answer.ending.as_ref().map(|ending| self.finish_name(ending)),
-        })
+        let logprobs = self.logprobs.as_ref().map(|texts| texts.chat(&answer.tokens));
+        let finish_reason = answer.ending.as_ref().map(|ending| self.finish_name(ending));
+        WholeChoice { index, message, logprobs, finish_reason }
     }
 }
 
@@ -126,10 +134,10 @@ impl Form for ChatForm {
         self.logprobs.is_some()
     }
 
-    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value {
+    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Vec<u8> {
         let choices = (0..).zip(answers).map(|(index, answer)| self.choice(index, answer));
-        let choices: Vec<Value> = choices.collect();
-        json!(self.letterhead.sheet("chat.completion", choices, Some(counts)))
+        let choices: Vec<WholeChoice<'_>> = choices.collect();
+        written(&self.letterhead.sheet("chat.completion", choices, Some(counts)))
     }
 
     fn begin(&mut self, index: usize, out: &mut Events) {

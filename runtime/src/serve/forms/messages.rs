@@ -7,6 +7,7 @@ use super::{Counts, Events, Form, Letterhead, WholeAnswer};
 use crate::FinishReason;
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
+use crate::serve::json::written;
 use crate::serve::reading::{Ending, Heard};
 use crate::template::ToolCall;
 
@@ -120,7 +121,7 @@ fn usage(counts: &Counts) -> Value {
 }
 
 impl Form for MessagesForm {
-    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value {
+    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Vec<u8> {
         let mut content = Vec::new();
         for answer in answers {
             content.extend(answer.parts.iter().map(|part| match part {
@@ -132,7 +133,7 @@ impl Form for MessagesForm {
             }));
             self.ending = answer.ending.clone();
         }
-        self.message(content, usage(counts))
+        written(&self.message(content, usage(counts)))
     }
 
     fn begin(&mut self, _index: usize, out: &mut Events) {

@@ -148,8 +148,9 @@ pub trait Form: Send {
         false
     }
 
-    /// The whole response.
-    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value;
+    /// The text of the whole response, which is written once: of every token that is reported it has some
+    /// two thousand bytes, and as values in memory ten times as many.
+    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Vec<u8>;
 
     /// The first piece of an answer.
     fn begin(&mut self, _index: usize, _out: &mut Events) {}

@@ -9,6 +9,7 @@ use super::{Counts, Events, Form, Letterhead, WholeAnswer};
 use crate::FinishReason;
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
+use crate::serve::json::written;
 use crate::serve::reading::{Ending, Heard};
 use crate::template::ToolCall;
 
@@ -290,7 +291,7 @@ fn usage(counts: &Counts) -> Value {
 }
 
 impl Form for ResponsesForm {
-    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value {
+    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Vec<u8> {
         // Nobody reads these.
         let mut out = Events::default();
         for answer in answers {
@@ -298,7 +299,7 @@ impl Form for ResponsesForm {
             self.ending = answer.ending.clone();
             self.close_item(&mut out);
         }
-        self.finished(counts)
+        written(&self.finished(counts))
     }
 
     fn begin(&mut self, _index: usize, out: &mut Events) {

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
+use super::logprobs::TextLogprobs;
 use super::{Counts, Events, Form, Letterhead, Sheet, TokenTexts, WholeAnswer, finish_name};
 use crate::notation::Spoken;
 use crate::serve::failure::Failure;
+use crate::serve::json::written;
 use crate::serve::mailbox::ChosenToken;
 use crate::serve::reading::{Ending, Heard};
 
@@ -41,7 +42,7 @@ impl TextForm {
 struct Choice<'a> {
     index: usize,
     text: Cow<'a, str>,
-    logprobs: Option<Value>,
+    logprobs: Option<TextLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -50,7 +51,7 @@ impl Form for TextForm {
         self.logprobs.is_some()
     }
 
-    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Value {
+    fn whole(&mut self, answers: &[WholeAnswer], counts: &Counts) -> Vec<u8> {
         let choice = |(index, answer): (usize, &WholeAnswer)| {
             let text = answer.text();
             let logprobs = self.logprobs.as_ref();
@@ -59,7 +60,7 @@ impl Form for TextForm {
             Choice { index, text: text.into(), logprobs, finish_reason }
         };
         let choices: Vec<Choice<'_>> = answers.iter().enumerate().map(choice).collect();
-        json!(self.sheet(choices, Some(counts)))
+        written(&self.sheet(choices, Some(counts)))
     }
 
     fn hear(&mut self, index: usize, heard: &Heard<'_>, out: &mut Events) {

@@ -12,7 +12,7 @@ use weir_abi::HeadResult;
 
 use crate::Request;
 use crate::notation::Notation;
-use crate::serve::answer::Answers;
+use crate::serve::answer::{Answers, Held};
 use crate::serve::app::{App, now};
 use crate::serve::asked::{Generation, Tools};
 use crate::serve::failure::Failure;
@@ -197,9 +197,10 @@ pub(super) async fn generate(
     let requests: Vec<Request> = prompts.into_iter().map(with_prompt).collect();
     let answers = requests.len() * samples as usize;
     span.ask(if field == "prompt" { "text_completion" } else { "chat" }, answers, &request);
-    let inbox = app.ask(requests, samples, span.moments());
-    let inbox = inbox.map_err(|failure| renamed(failure, field))?;
-    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span, answering);
+    let begun = app.ask(requests, samples, span.moments()).await;
+    let (inbox, room) = begun.map_err(|failure| renamed(failure, field))?;
+    let held = Held::new(room, answering);
+    let answers = Answers::new(inbox, form, &rules, answers, samples as usize, span, held);
     match streams {
         true => Ok(answers.stream(app.limits.keep_alive)),
         false => answers.whole().await,

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::serve::app::App;
@@ -14,7 +13,7 @@ use crate::serve::asked::{
     MessageList, ToolFieldsOfRequest, Variables, read_messages, read_variables,
 };
 use crate::serve::failure::Failure;
-use crate::serve::json::{self, response};
+use crate::serve::json;
 use crate::template::Conversation;
 
 #[derive(Debug, Deserialize)]
@@ -29,6 +28,13 @@ struct TokenizeFields {
 #[derive(Debug, Deserialize)]
 struct DetokenizeFields {
     model: Option<String>,
+    tokens: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tokens {
+    count: usize,
+    max_model_len: u32,
     tokens: Vec<u32>,
 }
 
@@ -58,9 +64,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respons
             }
             _ => return Err(Failure::field("prompt", "either prompt or messages is needed")),
         };
-        let count = tokens.len();
-        let answer = json!({"count": count, "max_model_len": app.rules.context, "tokens": tokens});
-        Ok(response(StatusCode::OK, &answer))
+        let (count, max_model_len) = (tokens.len(), app.rules.context);
+        body.response(&Tokens { count, max_model_len, tokens }, &app.body_budget)
     })
     .await
 }
@@ -88,7 +93,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, body: Body) -> Result<Respo
             return Err(Failure::field(format!("tokens[{index}]"), message));
         }
         let text = app.model.need_tokenizer()?.decode(&fields.tokens, false);
-        Ok(response(StatusCode::OK, &json!({"prompt": text})))
+        body.response(&json!({"prompt": text}), &app.body_budget)
     })
     .await
 }
