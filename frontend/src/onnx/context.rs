@@ -7,8 +7,9 @@
 
 use bytes::Bytes;
 use weir_ir::ops::{self, Known};
-use weir_ir::{ConstData, Constant, DType, Dim, Op, TensorType, Value};
+use weir_ir::{ConstData, Constant, DType, Dim, Op, Symbol, TensorType, Value};
 
+use super::allowance;
 use super::attributes::Attributes;
 use super::import::{Bound, Importer, Rounded, dtype};
 use super::model::{self, Node};
@@ -137,19 +138,42 @@ impl<'m> Cx<'_, 'm> {
         (part == wanted).then_some(activations)
     }
 
-    /// Fails if an input is a cache of fixed length, whose rows are written over, not appended to.
-    pub fn may_append(&self, index: usize) -> Result<(), Problem> {
-        if self.has(index)
-            && let name = &self.node.inputs[index]
-            && let Some(Bound::Cache(cache)) = self.importer.find(name)
-            && let Some(length) = cache.length
-        {
-            let name = printable(name);
-            return Err(self.malformed(format!(
-                "appends to the cache \"{name}\", whose length is fixed at {length}"
-            )));
+    /// Fails if new rows would follow, along this dimension, those of a cache of fixed length: they are
+    /// written over, not appended to.
+    pub fn may_append(&self, value: Value, axis: usize) -> Result<(), Problem> {
+        let along_rows = |size: &Dim| size.mentions(Symbol::Past);
+        match self.fixed_cache(value, MAX_CHAIN) {
+            Some((cache, length)) if self.shape(value).get(axis).is_some_and(along_rows) => {
+                let name = self.name_of(cache).unwrap_or_default();
+                Err(self.appends(&name, length))
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    fn appends(&self, name: &str, length: usize) -> Problem {
+        let name = printable(name);
+        self.malformed(format!(
+            "appends to the cache \"{name}\", whose length is fixed at {length}"
+        ))
+    }
+
+    /// The cache of fixed length, and that length, that a value is or shows a part of.
+    fn fixed_cache(&self, value: Value, steps: usize) -> Option<(Value, usize)> {
+        let steps = steps.checked_sub(1)?;
+        if let Some(&length) = self.importer.fixed.get(&value) {
+            return Some((value, length));
+        }
+        let (op, operands) = self.maker(value)?;
+        match op {
+            Op::Reshape(_)
+            | Op::Transpose(_)
+            | Op::Slice(_)
+            | Op::Expand(_)
+            | Op::Cast(_)
+            | Op::Gather(_) => self.fixed_cache(*operands.first()?, steps),
+            _ => None,
+        }
     }
 
     /// A cache input that the operator appends to, given the head count and head size that it
@@ -165,7 +189,9 @@ impl<'m> Cx<'_, 'm> {
             && let Some(Bound::Cache(cache)) = self.importer.find(name).cloned()
             && let Some(ty) = cache.ty(Some(heads), Some(width))
         {
-            self.may_append(index)?;
+            if let Some(length) = cache.length {
+                return Err(self.appends(name, length));
+            }
             return Ok(Some(self.importer.cache(name, &cache, ty)));
         }
         // Constants and results of nodes have whatever rank the file gives them.
@@ -178,6 +204,7 @@ impl<'m> Cx<'_, 'm> {
                 "a cache {shape:?} (input {index}), not [batch, heads, rows, width]"
             )));
         }
+        value.map_or(Ok(()), |value| self.may_append(value, 2))?;
         Ok(value)
     }
 
@@ -297,7 +324,15 @@ impl<'m> Cx<'_, 'm> {
         if rank > MAX_RANK {
             return Err(self.unsupported(rank_message(rank)));
         }
+        let listed = allowance::known(self.importer.graph.main.operand(value).known);
+        self.make_room(listed)?;
         Ok(value)
+    }
+
+    /// Takes bytes that the file does not hold, and that the node makes, from what an import may make.
+    pub fn make_room(&mut self, bytes: usize) -> Result<(), Problem> {
+        let place = self.place();
+        self.importer.make_room(bytes, &place)
     }
 
     /// Adds a constant, whose bytes must hold it. A quantised tensor that several nodes read (a table that
@@ -316,7 +351,10 @@ impl<'m> Cx<'_, 'm> {
                 return Ok(graph.read_constant(known));
             }
         }
-        Ok(graph.constant(constant))
+        let value = graph.constant(constant);
+        let listed = allowance::known(graph.main.operand(value).known);
+        self.make_room(listed)?;
+        Ok(value)
     }
 
     /// A scalar of the given type.
@@ -366,11 +404,15 @@ impl<'m> Cx<'_, 'm> {
         }
     }
 
-    /// An input whose elements must be known in terms of sizes.
+    /// An input whose elements must be known in terms of sizes. They count as made: attributes of ops,
+    /// and messages, repeat them.
     pub fn sizes(&mut self, index: usize, what: &str) -> Result<Vec<Dim>, Problem> {
         let value = self.value(index)?;
-        self.elements_of(value)
-            .ok_or_else(|| self.unsupported(format!("{what} (input {index}) depends on data")))
+        let elements = self
+            .elements_of(value)
+            .ok_or_else(|| self.unsupported(format!("{what} (input {index}) depends on data")))?;
+        self.make_room(allowance::list(&elements))?;
+        Ok(elements)
     }
 
     /// An input whose elements must be numbers.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use weir_ir::graph::BodyResult;
 use weir_ir::{Constant, DType, Dim, Graph, TensorType, Value};
 
+use super::allowance::{self, Allowance, MOST_MADE};
 use super::attributes::{Attributes, Value as AttributeValue};
 use super::context::Cx;
 use super::model::{self, Node};
@@ -99,9 +100,22 @@ pub struct Importer<'m> {
     pub(super) graph: Graph,
     pub(super) scopes: Vec<BTreeMap<String, Bound<'m>>>,
     pub(super) problems: Vec<Problem>,
+    allowance: Allowance,
+    /// Caches of fixed length that have been made values, with that length: their rows are written over
+    /// all the same.
+    pub(super) fixed: BTreeMap<Value, usize>,
 }
 
 impl<'m> Importer<'m> {
+    /// Takes bytes that the file does not hold from what an import may make.
+    pub(super) fn make_room(&mut self, bytes: usize, place: &Place) -> Result<(), Problem> {
+        self.allowance.take(bytes).ok_or_else(|| {
+            let most = MOST_MADE >> 20;
+            let message = format!("what nodes make of shapes and numbers exceeds {most} MiB");
+            Problem::unsupported(place.clone(), message)
+        })
+    }
+
     fn bind_input(&mut self, name: &str, binding: &Binding) -> Bound<'m> {
         match binding {
             Binding::Param { role, ty, known } => {
@@ -133,6 +147,10 @@ impl<'m> Importer<'m> {
 
     pub(super) fn nodes(&mut self, nodes: &'m [Node]) {
         for node in nodes {
+            // What follows would say no more than the node that went too far.
+            if self.allowance.is_spent() {
+                return;
+            }
             self.node(node);
         }
     }
@@ -246,6 +264,9 @@ impl<'m> Importer<'m> {
     pub(super) fn cache(&mut self, name: &str, cache: &roles::CacheInput, ty: TensorType) -> Value {
         let role = cache.role.clone();
         let value = self.graph.main.param(role, ty, None, Some(name.to_owned()));
+        if let Some(length) = cache.length {
+            self.fixed.insert(value, length);
+        }
         self.rebind(name, Bound::Value(value));
         value
     }
@@ -258,7 +279,10 @@ impl<'m> Importer<'m> {
     ) -> Result<Value, Problem> {
         let constant =
             dense(tensor, name).map_err(|message| Problem::unsupported(place.clone(), message))?;
-        Ok(self.graph.constant(constant))
+        let value = self.graph.constant(constant);
+        let listed = allowance::known(self.graph.main.operand(value).known);
+        self.make_room(listed, place)?;
+        Ok(value)
     }
 
     /// Gives the graph's outputs their roles.

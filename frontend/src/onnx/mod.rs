@@ -1,9 +1,11 @@
 //! ONNX: bytes to a checked model, and a checked model to the graph of core ops.
 //!
-//! The steps, each a file: `proto` (messages), `functions` (written out), `model` (checks, with
-//! `tensor`, `attributes` and `order`), `roles` (what inputs are), `import` (the walk over the nodes)
-//! and `ops` (one importer an operator, each working through a `context`).
+//! The steps, each a file: `proto` (messages), `functions` (written out, within a `weight`),
+//! `model` (checks, with `tensor`, `attributes` and `order`), `roles` (what inputs are), `import` (the
+//! walk over the nodes) and `ops` (one importer an operator, each working through a `context` within
+//! an `allowance`).
 
+mod allowance;
 pub mod attributes;
 pub mod context;
 mod functions;
@@ -15,3 +17,4 @@ mod order;
 pub mod proto;
 pub mod roles;
 pub mod tensor;
+mod weight;

@@ -88,9 +88,10 @@ pub enum Dimension {
 pub fn read(files: &mut ModelFiles) -> Result<Model, Vec<Problem>> {
     let bytes = files.model();
     let path = files.model_path().to_path_buf();
+    let file_bytes = bytes.len();
     let mut proto = decode(bytes)
         .map_err(|message| vec![Problem::malformed(Place::File(path.clone()), message)])?;
-    functions::inline(&mut proto)?;
+    functions::inline(&mut proto, file_bytes)?;
     let mut problems = Vec::new();
     let mut file_problem = |message: String| {
         problems.push(Problem::malformed(Place::File(path.clone()), message));
@@ -129,7 +130,7 @@ pub fn read(files: &mut ModelFiles) -> Result<Model, Vec<Problem>> {
     }
     let mut reader =
         GraphReader { opsets: &opsets, tensors: TensorReader::new(files), problems: &mut problems };
-    let graph = reader.graph(graph, &BTreeSet::new());
+    let graph = reader.graph(graph, None);
     let overlaps = reader.tensors.overlaps();
     problems.extend(overlaps);
     if problems.is_empty() { Ok(Model { opsets, graph }) } else { Err(problems) }
@@ -157,18 +158,36 @@ struct GraphReader<'a> {
     problems: &'a mut Vec<Problem>,
 }
 
+/// The names that a graph defines, and around it those of the graph that it is inside of. Inner graphs
+/// look outwards, as copies of what is around each would take the product of both numbers.
+struct Scope<'p> {
+    names: BTreeSet<&'p str>,
+    around: Option<&'p Scope<'p>>,
+}
+
+impl<'p> Scope<'p> {
+    fn contains(&self, name: &str) -> bool {
+        self.names.contains(name) || self.around.is_some_and(|around| around.contains(name))
+    }
+
+    /// False if the name is defined already, here or around.
+    fn define(&mut self, name: &'p str) -> bool {
+        !self.contains(name) && self.names.insert(name)
+    }
+}
+
 impl GraphReader<'_> {
-    /// Checks a graph whose surroundings define `outer`.
-    fn graph(&mut self, proto: &GraphProto, outer: &BTreeSet<String>) -> Graph {
+    /// Checks a graph inside of another, or none.
+    fn graph(&mut self, proto: &GraphProto, around: Option<&Scope<'_>>) -> Graph {
         let mut graph = Graph { name: proto.name.clone(), ..Graph::default() };
-        let mut defined = outer.clone();
+        let mut defined = Scope { names: BTreeSet::new(), around };
         for tensor in &proto.initializer {
             if tensor.name.is_empty() {
                 let place = Place::Graph(proto.name.clone());
                 self.problems.push(Problem::malformed(place, "an initialiser without a name"));
                 continue;
             }
-            if !defined.insert(tensor.name.clone()) {
+            if !defined.define(&tensor.name) {
                 let place = Place::Tensor(tensor.name.clone());
                 self.problems.push(Problem::malformed(place, "is defined twice"));
                 continue;
@@ -185,7 +204,7 @@ impl GraphReader<'_> {
             let name = sparse.values.as_ref().map_or("", |values| &values.name);
             let place = Place::Tensor(name.to_owned());
             self.problems.push(Problem::unsupported(place, "sparse initialiser"));
-            defined.insert(name.to_owned());
+            defined.define(name);
         }
         let initializers: BTreeSet<_> =
             proto.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
@@ -197,7 +216,7 @@ impl GraphReader<'_> {
             } else if !seen_inputs.insert(&input.name) {
                 self.problems.push(Problem::malformed(place, "is defined twice"));
             } else if !initializers.contains(input.name.as_str()) {
-                if !defined.insert(input.name.clone()) {
+                if !defined.define(&input.name) {
                     self.problems.push(Problem::malformed(place, "is defined twice"));
                 } else if let Some(info) = self.value_info(input, place, true) {
                     graph.inputs.push(info);
@@ -228,12 +247,11 @@ impl GraphReader<'_> {
     }
 
     /// Checks names across nodes and finds an order in which each name is defined before its use.
-    fn order(&mut self, proto: &GraphProto, defined: &mut BTreeSet<String>) -> Vec<usize> {
-        let around = defined.clone();
+    fn order<'p>(&mut self, proto: &'p GraphProto, defined: &mut Scope<'p>) -> Vec<usize> {
         let mut producers = BTreeMap::new();
         for (index, node) in proto.node.iter().enumerate() {
             for output in node.output.iter().filter(|output| !output.is_empty()) {
-                if defined.insert(output.clone()) {
+                if defined.define(output) {
                     producers.insert(output.as_str(), index);
                 } else {
                     let message = format!("defines \"{}\" a second time", printable(output));
@@ -248,7 +266,7 @@ impl GraphReader<'_> {
             for name in order::names_read(node) {
                 if let Some(&producer) = producers.get(name) {
                     before.push(producer);
-                } else if !around.contains(name) {
+                } else if !defined.contains(name) {
                     let message = format!("reads \"{}\", which nothing defines", printable(name));
                     let place = Place::Node(self.place(node, index));
                     self.problems.push(Problem::malformed(place, message));
@@ -283,7 +301,7 @@ impl GraphReader<'_> {
         NodePlace { name, op: proto.op_type.clone(), domain, opset }
     }
 
-    fn node(&mut self, proto: &NodeProto, index: usize, defined: &BTreeSet<String>) -> Node {
+    fn node(&mut self, proto: &NodeProto, index: usize, defined: &Scope<'_>) -> Node {
         let place = self.place(proto, index);
         let at = || Place::Node(place.clone());
         if proto.op_type.is_empty() {
@@ -298,14 +316,16 @@ impl GraphReader<'_> {
             self.problems.push(Problem::unsupported(at(), message));
         }
         let mut attributes: Vec<Attribute> = Vec::with_capacity(proto.attribute.len());
+        let mut seen = BTreeSet::new();
         for attribute in &proto.attribute {
-            if attributes.iter().any(|earlier| earlier.name == attribute.name) {
+            if seen.contains(attribute.name.as_str()) {
                 let message = format!("attribute {} is given twice", printable(&attribute.name));
                 self.problems.push(Problem::malformed(at(), message));
                 continue;
             }
             match self.attribute(attribute, &place, defined) {
                 Ok(Some(value)) => {
+                    seen.insert(attribute.name.as_str());
                     attributes.push(Attribute { name: attribute.name.clone(), value });
                 }
                 Ok(None) => {}
@@ -319,7 +339,7 @@ impl GraphReader<'_> {
         &mut self,
         proto: &AttributeProto,
         node: &NodePlace,
-        defined: &BTreeSet<String>,
+        defined: &Scope<'_>,
     ) -> Result<Option<Value>, Problem> {
         let name = printable(&proto.name);
         let malformed = |message: String| Problem::malformed(Place::Node(node.clone()), message);
@@ -356,7 +376,7 @@ impl GraphReader<'_> {
             }
             attribute_kind::GRAPH => {
                 let graph = proto.g.as_ref().ok_or_else(|| missing("graph"))?;
-                Value::Graph(self.graph(graph, defined))
+                Value::Graph(self.graph(graph, Some(defined)))
             }
             attribute_kind::FLOATS => Value::Floats(proto.floats.clone()),
             attribute_kind::INTS => Value::Ints(proto.ints.clone()),

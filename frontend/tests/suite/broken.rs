@@ -25,6 +25,29 @@ fn attempt(prepare: impl FnOnce(&Path)) -> Result<Imported, String> {
 
 type Break = fn(&mut Tiny);
 
+/// A choice between two graphs that read one name and define another.
+fn choose(t: &mut Tiny, reads: &str, defines: &str) {
+    let branch = GraphProto {
+        name: format!("to {defines}"),
+        node: vec![node("Neg", "", &[reads], &[defines])],
+        output: vec![ValueInfoProto { name: defines.into(), kind: None }],
+        ..GraphProto::default()
+    };
+    let mut choice = node("If", "", &["one"], &[&format!("chosen {defines}")]);
+    choice.attribute = vec![graph("then_branch", branch.clone()), graph("else_branch", branch)];
+    t.graph().node.push(choice);
+}
+
+/// Declares the cached keys as a buffer of 64 rows.
+fn fix_length(t: &mut Tiny) {
+    t.graph().input[2] = value("past_key_values.0.key", FLOAT, &["batch", "1", "64", "16"]);
+}
+
+fn axes(name: &str, ints: &[i64]) -> AttributeProto {
+    let (name, ints, kind) = (name.into(), ints.to_vec(), attribute_kind::INTS);
+    AttributeProto { name, ints, kind, ..AttributeProto::default() }
+}
+
 /// Ways to break the messages.
 const BREAKS: &[(&str, Break)] = &[
     // The file.
@@ -62,6 +85,11 @@ const BREAKS: &[(&str, Break)] = &[
         t.model.functions = vec![mixer.clone(), mixer];
     }),
     // Names.
+    ("inner graph defines a name from around it", |t| choose(t, "qkv", "hidden")),
+    ("inner graph reads a name of a later inner graph", |t| {
+        choose(t, "second", "first");
+        choose(t, "qkv", "second");
+    }),
     ("value defined twice", |t| t.node("/hidden").output[0] = "qkv".into()),
     ("initialiser defined twice", |t| {
         let copy = t.tensor("cos").clone();
@@ -181,6 +209,43 @@ const BREAKS: &[(&str, Break)] = &[
     }),
     ("cache that is a constant of two dimensions", |t| {
         t.node("/attended").input[3] = "cos".into();
+    }),
+    ("cache of fixed length", fix_length),
+    ("cache of fixed length that a node reads first", |t| {
+        fix_length(t);
+        t.graph().node.insert(0, node("Shape", "", &["past_key_values.0.key"], &["cached"]));
+    }),
+    ("part of a cache of fixed length", |t| {
+        fix_length(t);
+        let mut there = node("Transpose", "", &["past_key_values.0.key"], &["turned"]);
+        there.attribute = vec![axes("perm", &[0, 2, 1, 3])];
+        let mut back = node("Transpose", "", &["turned"], &["turned_back"]);
+        back.attribute = vec![axes("perm", &[0, 2, 1, 3])];
+        t.graph().node.splice(0..0, [there, back]);
+        t.node("/attended").input[3] = "turned_back".into();
+    }),
+    ("cache of fixed length that is joined", |t| {
+        fix_length(t);
+        let mut heads = node("Reshape", "", &["qkv", "head_shape"], &["heads"]);
+        heads.attribute = vec![int("allowzero", 0)];
+        let mut rows = node("Transpose", "", &["heads"], &["rows"]);
+        rows.attribute = vec![axes("perm", &[0, 2, 1, 3])];
+        let mut one = node("Split", "", &["rows"], &["one_head", "a", "b", "c"]);
+        one.attribute = vec![int("axis", 1), int("num_outputs", 4)];
+        let mut joined = node("Concat", "", &["past_key_values.0.key", "one_head"], &["joined"]);
+        joined.attribute = vec![int("axis", 2)];
+        t.graph().initializer.push(ints("head_shape", &[4], &[0, 0, 4, 16]));
+        t.graph().node.extend([heads, rows, one, joined]);
+    }),
+    ("rows without a number", |t| {
+        t.model.opset_import[0].version = 24;
+        let mut attention =
+            node("Attention", "", &["qkv", "qkv", "qkv", "", "", "", "far"], &["strange"]);
+        attention.attribute =
+            vec![int("q_num_heads", 4), int("kv_num_heads", 4), int("is_causal", 1)];
+        t.graph().initializer.push(ints("least", &[1], &[i64::MIN]));
+        t.graph().node.push(node("Mul", "", &["lengths", "least"], &["far"]));
+        t.graph().node.push(attention);
     }),
     ("input of too many dimensions", |t| {
         t.graph().input[0] = value("input_ids", INT64, &["batch"; 33]);

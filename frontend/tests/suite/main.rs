@@ -1,6 +1,7 @@
 //! Tests of the importer over whole models: exported ones, and a tiny one broken in many ways.
 
 mod broken;
+mod budgets;
 mod decoders;
 mod files;
 mod fixtures;

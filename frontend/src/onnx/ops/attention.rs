@@ -56,6 +56,11 @@ fn append(cx: &mut Cx<'_, '_>, past: Option<Value>, new: Value) -> Result<Value,
     }
 }
 
+/// Sizes whose sum or difference has no number, or too many terms.
+fn too_large(cx: &Cx<'_, '_>) -> Problem {
+    cx.malformed("sizes too large to add or subtract")
+}
+
 /// A positive attribute.
 fn heads(cx: &Cx<'_, '_>, name: &str) -> Result<Option<Dim>, Problem> {
     match cx.attributes.int(name)? {
@@ -197,8 +202,8 @@ fn projections(
     let mut start = Dim::number(0);
     let mut parts = [packed; 3];
     for (part, heads) in parts.iter_mut().zip([query_heads, kv_heads, kv_heads]) {
-        let length = heads.times(&width).unwrap_or_default();
-        let end = start.plus(&length).unwrap_or_default();
+        let length = heads.times(&width).ok_or_else(|| too_large(cx))?;
+        let end = start.plus(&length).ok_or_else(|| too_large(cx))?;
         *part = cx.push(Slice { axis: 2, start, step: 1, length }, &[packed])?;
         start = end;
     }
@@ -233,7 +238,7 @@ fn query_key_norm(
 /// batch's longest.
 fn check_lengths(cx: &mut Cx<'_, '_>) -> Result<(), Problem> {
     let total = Dim::total();
-    let last = total.minus(&Dim::number(1)).unwrap_or_default();
+    let last = total.minus(&Dim::number(1)).ok_or_else(|| too_large(cx))?;
     let wanted = [(5, "seqlens_k", last), (6, "total_sequence_length", total)];
     for (index, what, wanted) in wanted {
         let given = cx.value(index)?;
@@ -270,7 +275,7 @@ fn multi_head_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
                 [_, _, hidden] => hidden.clone(),
                 _ => return Err(cx.unsupported("a bias for keys by head")),
             };
-            let end = start.plus(&length).unwrap_or_default();
+            let end = start.plus(&length).ok_or_else(|| too_large(cx))?;
             let bias = cx.push(Slice { axis: 0, start, step: 1, length }, &[bias])?;
             *part = binary(cx, BinaryOp::Add, *part, bias)?;
             start = end;
@@ -350,14 +355,14 @@ fn standard_attention(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     // Query i sees keys up to i + (rows of the past). The graph counts from the last key, which is
     // the same where past and new rows are all there is.
     let new_rows = cx.shape(query)[2].clone();
-    let from_last = rows.minus(&new_rows);
+    let from_last = rows.minus(&new_rows).ok_or_else(|| too_large(cx))?;
     let known_rows = cx.has(6) && padding.is_none();
     let offset = match &past_length {
         Some(past) => past.clone(),
-        None if known_rows => from_last.clone().unwrap_or_default(),
+        None if known_rows => from_last.clone(),
         None => Dim::number(0),
     };
-    let aligned = from_last.as_ref() == Some(&offset);
+    let aligned = from_last == offset;
     if causal && !aligned {
         let triangle = causal_mask(cx, &new_rows, &rows, offset)?;
         mask = both(cx, mask, Some(triangle))?;
@@ -416,7 +421,7 @@ fn mask_of_length(cx: &mut Cx<'_, '_>, mask: Value, rows: &Dim) -> Result<Value,
     if given == rows || given.as_number() == Some(1) && rows.as_number().is_none() {
         return Ok(mask);
     }
-    let missing = rows.minus(given).ok_or_else(|| cx.malformed("a mask too long"))?;
+    let missing = rows.minus(given).ok_or_else(|| too_large(cx))?;
     match missing.as_number() {
         Some(missing) if missing > 0 => {
             let dtype = cx.dtype(mask)?;

@@ -5,6 +5,7 @@ use weir_ir::{Constant, DType, Dim, TensorType, Value};
 
 use super::{OpRow, standard};
 use crate::error::Problem;
+use crate::onnx::allowance::numbers;
 use crate::onnx::context::Cx;
 use crate::onnx::import::dtype;
 
@@ -65,11 +66,14 @@ fn non_zero(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let operand = cx.value(0)?;
     let shape = cx.shape(operand);
     let sizes: Option<Vec<usize>> = shape.iter().map(Dim::as_size).collect();
-    let strides = weir_ir::constant::row_major(&sizes.unwrap_or_default());
+    let sizes = sizes.ok_or_else(|| cx.unsupported(format!("a tensor {shape:?}")))?;
+    let strides = weir_ir::constant::row_major(&sizes);
     let found: Vec<usize> = (0..elements.len()).filter(|&place| elements[place] != 0).collect();
-    let mut coordinates = Vec::with_capacity(found.len() * shape.len());
-    for (stride, size) in strides.iter().zip(&shape) {
-        let size = size.as_size().unwrap_or(1).max(1);
+    // The node's own list; what is known of its result counts by itself.
+    cx.make_room(numbers(found.len().saturating_mul(sizes.len())))?;
+    let mut coordinates = Vec::with_capacity(found.len() * sizes.len());
+    for (stride, size) in strides.iter().zip(&sizes) {
+        let size = (*size).max(1);
         coordinates.extend(found.iter().map(|place| Dim::from(place / stride % size)));
     }
     let shape = vec![Dim::from(shape.len()), Dim::from(found.len())];
@@ -124,12 +128,13 @@ fn float_range(cx: &mut Cx<'_, '_>, dtype: DType) -> Result<Vec<Value>, Problem>
     if count.is_nan() || count > LONGEST {
         return Err(cx.unsupported(format!("a range of {count} floats")));
     }
-    let numbers = (0..count as usize).map(|index| start + index as f64 * step);
+    cx.make_room(count as usize * dtype.bytes())?;
+    let floats = (0..count as usize).map(|index| start + index as f64 * step);
     let bytes: Vec<u8> = match dtype {
-        DType::F32 => numbers.flat_map(|number| (number as f32).to_le_bytes()).collect(),
-        DType::F64 => numbers.flat_map(f64::to_le_bytes).collect(),
-        DType::F16 => numbers.flat_map(|n| half::f16::from_f64(n).to_le_bytes()).collect(),
-        DType::BF16 => numbers.flat_map(|n| half::bf16::from_f64(n).to_le_bytes()).collect(),
+        DType::F32 => floats.flat_map(|number| (number as f32).to_le_bytes()).collect(),
+        DType::F64 => floats.flat_map(f64::to_le_bytes).collect(),
+        DType::F16 => floats.flat_map(|n| half::f16::from_f64(n).to_le_bytes()).collect(),
+        DType::BF16 => floats.flat_map(|n| half::bf16::from_f64(n).to_le_bytes()).collect(),
         other => return Err(cx.unsupported(format!("a range of {other}"))),
     };
     let ty = TensorType::new(dtype, vec![Dim::from(count as usize)]);

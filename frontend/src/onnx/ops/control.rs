@@ -62,7 +62,9 @@ fn extended(cx: &mut Cx<'_, '_>, short: Value, long: Value) -> Result<Value, Pro
         return Ok(short);
     }
     let (first, all) = (short_rows * columns * dtype.bytes(), long_rows * columns * dtype.bytes());
-    let mut bytes = rows.bytes[..first].to_vec();
+    cx.make_room(all)?;
+    let mut bytes = Vec::with_capacity(all);
+    bytes.extend_from_slice(&rows.bytes[..first]);
     bytes.extend_from_slice(&more.bytes[first..all]);
     let ty = TensorType::new(dtype, vec![long_rows.into(), columns.into()]);
     cx.add_constant(Constant::dense("short table", ty, bytes.into()))

@@ -115,10 +115,10 @@ fn matrix_of_bytes(
         }
     }
     let scales = match scales {
-        None => Bytes::from(1f32.to_le_bytes().repeat(n)),
+        None => repeated(cx, &1f32.to_le_bytes(), n)?,
         Some(index) => {
             let view = dense(cx, index, "scales")?;
-            let by_output = scales_by_output(&view, n);
+            let by_output = scales_by_output(cx, &view, n)?;
             by_output.ok_or_else(|| cx.unsupported(format!("scales {:?}", view.dims)))?
         }
     };
@@ -150,16 +150,28 @@ fn unsigned_code(byte: u8, signed: bool) -> u8 {
     if signed { byte ^ 0x80 } else { byte }
 }
 
+/// Bytes `n` times over.
+fn repeated(cx: &mut Cx<'_, '_>, bytes: &[u8], n: usize) -> Result<Bytes, Problem> {
+    cx.make_room(bytes.len().saturating_mul(n))?;
+    Ok(Bytes::from(bytes.repeat(n)))
+}
+
 /// A float32 for each of `n` outputs, of one for all or as many.
-fn scales_by_output(view: &ConstantView, n: usize) -> Option<Bytes> {
+fn scales_by_output(
+    cx: &mut Cx<'_, '_>,
+    view: &ConstantView,
+    n: usize,
+) -> Result<Option<Bytes>, Problem> {
     if view.element != Element::Float32 || view.dims.len() > 1 || !view.is_dense() {
-        return None;
+        return Ok(None);
     }
-    let bytes = n.checked_mul(4)?;
-    match view.dims.iter().product::<usize>() {
-        1 => Some(Bytes::from(view.bytes.get(..4)?.repeat(n))),
-        count if count == n && bytes <= view.bytes.len() => Some(view.bytes.slice(..bytes)),
-        _ => None,
+    match (view.dims.iter().product::<usize>(), view.bytes.get(..4)) {
+        (1, Some(one)) => repeated(cx, one, n).map(Some),
+        (count, _) if count == n => {
+            let bytes = n.checked_mul(4).filter(|&bytes| bytes <= view.bytes.len());
+            Ok(bytes.map(|bytes| view.bytes.slice(..bytes)))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -233,11 +245,11 @@ fn scaled_product(cx: &mut Cx<'_, '_>, [one, other]: [Value; 2]) -> Result<Optio
         if format.block as usize != k {
             continue;
         }
-        let scales = cx.constant_of(factor).and_then(|view| scales_by_output(&view, n));
-        let Some(scales) = scales else { continue };
-        let data = QuantData { scales, scale_strides: [1, 1], ..data.clone() };
-        let weight = quantised(constant.name.clone(), format, n, k, data);
-        let weight = cx.add_constant(weight)?;
+        let (name, data) = (constant.name.clone(), data.clone());
+        let Some(view) = cx.constant_of(factor) else { continue };
+        let Some(scales) = scales_by_output(cx, &view, n)? else { continue };
+        let data = QuantData { scales, scale_strides: [1, 1], ..data };
+        let weight = cx.add_constant(quantised(name, format, n, k, data))?;
         return Ok(Some(cx.push(linear, &[x, weight])?));
     }
     Ok(None)
@@ -257,9 +269,10 @@ pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
         return Ok(None);
     };
     let is_one = |view: &ConstantView| view.dims.iter().product::<usize>() == 1;
-    let Some(scales) = scales_by_output(&scale, n).filter(|_| is_one(&scale)) else {
+    if !is_one(&scale) {
         return Ok(None);
-    };
+    }
+    let Some(scales) = scales_by_output(cx, &scale, n)? else { return Ok(None) };
     let zero = match cx.constant(2)? {
         Some(view) if view.element == codes.element && is_one(&view) => view.bytes.first().copied(),
         Some(_) => None,

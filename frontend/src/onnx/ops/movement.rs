@@ -39,7 +39,6 @@ fn transpose(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
 }
 
 fn concat(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
-    (0..cx.inputs()).try_for_each(|index| cx.may_append(index))?;
     let parts = (0..cx.inputs()).map(|index| cx.value(index)).collect::<Result<Vec<_>, _>>()?;
     let Some(&first) = parts.first() else { return Err(cx.malformed("nothing to join")) };
     let axis = cx.attributes.int("axis")?.ok_or_else(|| cx.malformed("no axis"))?;
@@ -47,6 +46,7 @@ fn concat(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     if parts.len() == 1 {
         return Ok(vec![first]);
     }
+    parts.iter().try_for_each(|&part| cx.may_append(part, axis))?;
     Ok(vec![cx.push(Concat { axis }, &parts)?])
 }
 

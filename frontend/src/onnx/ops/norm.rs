@@ -86,6 +86,7 @@ fn over_last(
     let width = width.ok_or_else(|| cx.malformed("a norm of a scalar"))?;
     if let Some(count) = own_weights(cx, weight, &shape) {
         // Weights that differ between the rows, a set for each head: the norm has none of its own.
+        cx.make_room(count.saturating_mul(size_of::<f32>()))?;
         let ones = Constant::from_f32("ones", &[count], &vec![1.0; count]);
         let ones = cx.add_constant(ones)?;
         let normed = over_last(cx, kind, x, ones, None, epsilon)?;

@@ -145,9 +145,10 @@ fn unsqueeze(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
             return Err(cx.malformed(format!("axis {axis} twice")));
         }
     }
-    let mut old = from.into_iter();
-    let sizes = is_new.iter().map(|&new| if new { Some(Dim::number(1)) } else { old.next() });
-    let shape = sizes.map(Option::unwrap_or_default).collect();
+    let mut shape = from;
+    for (axis, _) in is_new.iter().enumerate().filter(|(_, new)| **new) {
+        shape.insert(axis, Dim::number(1));
+    }
     Ok(vec![cx.push(Reshape { shape }, &[data])?])
 }
 
