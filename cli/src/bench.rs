@@ -13,7 +13,8 @@ use weir_runtime::{CompiledModel, Model, command, machine};
 
 use crate::driver::{Emission, load_each, load_lowered, lower, measures_compiled};
 use crate::failure::Failure;
-use crate::options::{CalibrationSource, DEFAULT_SLOTS, ModelOptions, ReportOptions};
+use crate::options::{CalibrationSource, DEFAULT_SLOTS, Given, ModelOptions, ReportOptions};
+use crate::places::refuse_overwriting;
 use crate::progress::Progress;
 use crate::roofline;
 
@@ -31,10 +32,10 @@ use crate::roofline;
 }))]
 pub struct Bench {
     #[command(flatten)]
-    model: ModelOptions,
+    model: Given<ModelOptions>,
 
     #[command(flatten)]
-    report: ReportOptions,
+    report: Given<ReportOptions>,
 
     #[command(flatten)]
     bench: command::Bench,
@@ -53,7 +54,7 @@ impl Bench {
     pub fn run(&self) -> Result<(), Failure> {
         machine::check_processor()?;
         let mut out = std::io::stdout().lock();
-        if self.model.model.as_os_str().is_empty() {
+        if self.model.options.model.as_os_str().is_empty() {
             if !self.bench.machine {
                 return Err(Failure::usage("name a model, or give --machine alone"));
             }
@@ -64,6 +65,11 @@ impl Bench {
             return Err(Failure::usage(
                 "--plot draws what --prefill, --decode and --batch measure",
             ));
+        }
+        let outputs = [("--plot", &self.plot), ("--step-times", &self.bench.step_times)];
+        for (option, output) in outputs {
+            let Some(output) = output else { continue };
+            refuse_overwriting(option, output, &self.model.options.inputs())?;
         }
         let models = self.load()?.into_iter().map(Model::new).collect::<Result<Vec<_>, _>>()?;
         models.iter().try_for_each(Model::need_text)?;
@@ -90,24 +96,23 @@ impl Bench {
 
     /// The model, or what it becomes with each of several caches.
     fn load(&self) -> Result<Vec<CompiledModel>, Failure> {
-        let path = &self.model.model;
-        let mut given = [self.model.given(), self.report.given()].concat();
-        given.extend(self.profile.then_some("--profile"));
-        if measures_compiled(path, &given)? {
-            return Ok(vec![CompiledModel::open(path)?]);
+        let (model, report) = (&self.model.options, &self.report.options);
+        let given = self.model.names().chain(self.report.names());
+        if measures_compiled(&model.model, given.chain(self.profile.then_some("--profile")))? {
+            return Ok(vec![CompiledModel::open(&model.model)?]);
         }
-        let progress = Progress::new(self.report.quiet);
+        let progress = Progress::new(report.quiet);
         // Speed does not depend on which codes weights have.
-        let calibrate = self.model.calibrate.clone().or(Some(CalibrationSource::Nothing));
-        let options = ModelOptions { slots: DEFAULT_SLOTS, calibrate, ..self.model.clone() };
+        let calibrate = model.calibrate.clone().or(Some(CalibrationSource::Nothing));
+        let options = ModelOptions { slots: DEFAULT_SLOTS, calibrate, ..model.clone() };
         let how = Emission { profile: self.profile, ..Emission::default() };
         let caches = options.each_cache();
         if caches.len() > 1 {
             self.refuse_what_is_of_one()?;
-            return load_each(&caches, &self.report, &progress, how);
+            return load_each(&caches, report, &progress, how);
         }
-        let lowered = lower(&options, &self.report, &progress)?;
-        Ok(vec![load_lowered(lowered, &options, &self.report, &progress, how)?])
+        let lowered = lower(&options, report, &progress)?;
+        Ok(vec![load_lowered(lowered, &options, report, &progress, how)?])
     }
 
     fn refuse_what_is_of_one(&self) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ use crate::calibrated::tell_gain;
 use crate::driver::{Emission, lower, print_times, with_image};
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
+use crate::places::refuse_overwriting;
 use crate::progress::Progress;
 
 /// Compile a model.
@@ -165,6 +166,11 @@ impl Compile {
             return Err(Failure::usage(format!(
                 "-o {name} would replace a part of the model that is compiled; choose another name"
             )));
+        }
+        let inputs = self.model.inputs();
+        refuse_overwriting("-o", output, &inputs)?;
+        if self.emit == Emit::Lib {
+            refuse_overwriting("-o: its header", &output.with_extension("h"), &inputs)?;
         }
         // A folder that takes no file is better found now than after minutes of work.
         scratch_file(folder).map_err(|error| unwritable(output, &error))?;

@@ -594,8 +594,11 @@ pub fn is_compiled(path: &Path) -> bool {
 }
 
 /// The same of a model that is measured. What was given and only compiling heeds is refused if it is.
-pub fn measures_compiled(path: &Path, given: &[&str]) -> Result<bool, Failure> {
-    let is_compiled = is_compiled(path);
+pub fn measures_compiled<'g>(
+    path: &Path,
+    given: impl Iterator<Item = &'g str>,
+) -> Result<bool, Failure> {
+    let (is_compiled, given) = (is_compiled(path), given.collect::<Vec<_>>());
     if is_compiled && !given.is_empty() {
         return Err(Failure::usage(format!(
             "{} is compiled already; {} needs the model that it was compiled from",

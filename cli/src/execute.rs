@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use weir_runtime::command::{self, Candidates};
 
 use crate::driver::load;
+use crate::eval;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
 use crate::progress::Progress;
@@ -105,6 +106,7 @@ impl Execute {
         }
         match command {
             Other::Generate(generate) => Ok(generate.check()?),
+            Other::Eval(eval) => eval::check(eval, &self.model),
             _ => Ok(()),
         }
     }

@@ -9,8 +9,11 @@ use weir_passes::PassError;
 use weir_runtime::command::{exit_code, reader_has_gone, say};
 use weir_runtime::{ModelError, RuntimeError};
 
+/// Exit code of work that a Ctrl-C has ended, as shells have it.
+pub const INTERRUPTED: u8 = 130;
+
 /// An error with the exit code that it gives: 2 if the user asked for something that cannot be, 0
-/// if the reader of our output has gone and wants no more, 1 otherwise.
+/// if the reader of our output has gone and wants no more, 130 if the work was told to stop, 1 otherwise.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit code.
@@ -25,6 +28,11 @@ impl Failure {
     /// The user's options.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { code: 2, message: message.into(), silent: false }
+    }
+
+    /// A Ctrl-C.
+    pub fn stopped(message: impl Into<String>) -> Failure {
+        Failure { code: INTERRUPTED, message: message.into(), silent: false }
     }
 
     /// Anything else.

@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use weir_runtime::{CompiledModel, Model, command};
 
-use crate::driver::{Emission, is_compiled, load_lowered, lower};
+use crate::driver::{Emission, is_compiled, load_lowered, lower, print_times};
 use crate::failure::Failure;
-use crate::options::{DEFAULT_SLOTS, ModelOptions, ReportOptions};
+use crate::options::{DEFAULT_SLOTS, Given, ModelOptions, ReportOptions};
 use crate::progress::Progress;
 
 /// Say what a model or a compiled file is.
@@ -17,10 +17,10 @@ use crate::progress::Progress;
 }))]
 pub struct Inspect {
     #[command(flatten)]
-    model: ModelOptions,
+    model: Given<ModelOptions>,
 
     #[command(flatten)]
-    report: ReportOptions,
+    report: Given<ReportOptions>,
 
     #[command(flatten)]
     info: command::Info,
@@ -29,27 +29,29 @@ pub struct Inspect {
 impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
-        if is_compiled(&self.model.model) {
-            let given = [self.model.given(), self.report.given()].concat();
+        let (model, report) = (&self.model.options, &self.report.options);
+        if is_compiled(&model.model) {
+            let given: Vec<&str> = self.model.names().chain(self.report.names()).collect();
             if !given.is_empty() {
                 return Err(Failure::usage(format!(
                     "{} is compiled already; {} can only be chosen when it is compiled",
-                    self.model.model.display(),
+                    model.model.display(),
                     given.join(", "),
                 )));
             }
-            return self.tell(CompiledModel::open(&self.model.model)?);
+            return self.tell(CompiledModel::open(&model.model)?);
         }
-        let progress = Progress::new(self.report.quiet);
+        let progress = Progress::new(report.quiet);
         let slots = self.info.runtime.slots.unwrap_or(DEFAULT_SLOTS);
         let draft = self.info.drafting.resolve();
-        let options = ModelOptions { slots, draft, ..self.model.clone() };
-        let lowered = lower(&options, &self.report, &progress)?;
-        if self.report.stop_after.is_some() {
+        let options = ModelOptions { slots, draft, ..model.clone() };
+        let lowered = lower(&options, report, &progress)?;
+        if report.stop_after.is_some() {
+            print_times(&lowered, report);
             return Ok(());
         }
         let how = Emission::default();
-        self.tell(load_lowered(lowered, &options, &self.report, &progress, how)?)
+        self.tell(load_lowered(lowered, &options, report, &progress, how)?)
     }
 
     fn tell(&self, compiled: CompiledModel) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! `weir make-model`: a model with the shape of a real one and random weights.
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind};
+use std::io::{BufWriter, ErrorKind, Result as IoResult, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,6 +10,7 @@ use weir_frontend::synthetic::{SHAPES, Shape};
 use weir_runtime::command::whole;
 
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
 /// Write a model with random weights, to measure speed with.
@@ -48,7 +49,7 @@ impl MakeModel {
         let known = Shape::named(&self.shape);
         let shape = known.ok_or_else(|| Failure::usage(format!("no shape {}", self.shape)))?;
         let progress = Progress::new(self.quiet);
-        write_model(&shape, self.seed, &self.output, &progress)?;
+        write(&shape, self.seed, &self.output, &progress, &Interrupt::watch()?)?;
         let output = self.output.display();
         progress.tell(format_args!("wrote {output}; next: weir compile {output} -o OUT"));
         Ok(())
@@ -61,6 +62,16 @@ pub fn write_model(
     seed: u64,
     output: &Path,
     progress: &Progress,
+) -> Result<(), Failure> {
+    write(shape, seed, output, progress, &Interrupt::default())
+}
+
+fn write(
+    shape: &Shape,
+    seed: u64,
+    output: &Path,
+    progress: &Progress,
+    interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let name = output.display();
     let taken = || Failure::usage(format!("-o {name} is there already; name another directory"));
@@ -92,12 +103,34 @@ pub fn write_model(
     }
     let file = File::create(scratch.path().join(shape.weights_file())).map_err(place)?;
     let work = progress.start_bytes("writing", shape.weights_bytes());
-    shape
-        .write_weights(seed, &mut BufWriter::new(file), &mut |done| work.at(done))
-        .map_err(place)?;
+    let mut file = Stoppable { file: BufWriter::new(file), interrupt };
+    let written = shape.write_weights(seed, &mut file, &mut |done| work.at(done));
     drop(work);
+    if interrupt.is_asked() {
+        return Err(Failure::stopped(format!("{name}: stopped, and nothing was written")));
+    }
+    written.map_err(place)?;
     std::fs::rename(scratch.path(), output).map_err(place)?;
     // What it names is elsewhere now; nothing is left to remove.
     let _ = scratch.keep();
     Ok(())
+}
+
+/// A file that takes no more once the user wants no more, so that its folder is removed.
+struct Stoppable<'i> {
+    file: BufWriter<File>,
+    interrupt: &'i Interrupt,
+}
+
+impl Write for Stoppable<'_> {
+    fn write(&mut self, bytes: &[u8]) -> IoResult<usize> {
+        if self.interrupt.is_asked() {
+            return Err(std::io::Error::other("stopped"));
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> IoResult<()> {
+        self.file.flush()
+    }
 }

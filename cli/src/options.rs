@@ -1,7 +1,9 @@
 //! Options that shape a compiled model, shared by the commands that compile one.
 
+mod given;
+
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{
     EnumValueParser, OsStringValueParser, PossibleValue, StringValueParser, TypedValueParser,
@@ -10,6 +12,10 @@ use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use weir_codegen::kernels::matmul::Compute;
 use weir_ir::{CacheFormat, RowFormats};
 use weir_runtime::command::whole;
+
+pub use given::Given;
+
+use crate::places::Input;
 
 /// Slots unless the user says otherwise.
 pub const DEFAULT_SLOTS: u32 = 8;
@@ -178,19 +184,6 @@ pub struct ModelOptions {
     pub links_under: Option<PathBuf>,
 }
 
-impl ReportOptions {
-    /// Reports that were asked for and that only compiling makes, as they are written.
-    pub fn given(&self) -> Vec<&'static str> {
-        let given = [
-            ("--dump", !self.dump.is_empty()),
-            ("--stop-after", self.stop_after.is_some()),
-            ("--time", self.time),
-            ("--explain", self.explain),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
-    }
-}
-
 impl ModelOptions {
     /// The same model with the file's weights and float32 arithmetic: what rounded weights are compared
     /// with.
@@ -199,21 +192,16 @@ impl ModelOptions {
         ModelOptions { weights: None, calibrate: None, compute, ..self.clone() }
     }
 
-    /// Options that were given and that only compiling heeds, as they are written.
-    pub fn given(&self) -> Vec<&'static str> {
-        let given = [
-            ("--context", self.context.is_some()),
-            ("--kv", self.kv != [DEFAULT_KV]),
-            ("--kv-rows", self.kv_rows.is_some()),
-            ("--kv-budget", self.kv_budget.is_some()),
-            ("--kv-dtype", !self.kv_dtype.is_empty()),
-            ("--weights", self.weights.is_some()),
-            ("--calibrate", self.calibrate.is_some()),
-            ("--compute", self.compute.is_some()),
-            ("--step-rows", self.step_rows != DEFAULT_STEP_ROWS),
-            ("--links-under", self.links_under.is_some()),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    /// Files that are read, if they are there. Of a model in several files it is the one that was named.
+    pub fn inputs(&self) -> Vec<Input<'_>> {
+        let mut inputs = vec![Input { what: "the model", path: &self.model }];
+        if let Some(CalibrationSource::Text(path)) = &self.calibrate {
+            inputs.push(Input { what: "the text of --calibrate", path });
+        }
+        if let Some(text) = &self.kv_budget {
+            inputs.push(Input { what: "the file of --kv-budget", path: Path::new(text) });
+        }
+        inputs
     }
 
     /// The same options for each policy in each number format of the cache, one of them alone.

@@ -52,6 +52,16 @@ fn inspect_names_shapes_and_passes() {
 }
 
 #[test]
+fn times_are_told_where_inspect_stops() {
+    for stop in ["imported", "insert-kv-cache"] {
+        let output = weir(&["inspect", "models/tales/onnx", "--stop-after", stop, "--time"]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && told.contains(" ms  import\n"), "{stop}: {told}");
+        assert_eq!(told.contains(" ms  pass insert-kv-cache\n"), stop != "imported", "{told}");
+    }
+}
+
+#[test]
 fn inspect_says_formats_and_passes_to_programs_too() {
     let output = weir(&["inspect", "tests/fixtures/onnx/qwen2-genai-int8", "--json"]);
     let facts: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -304,6 +314,32 @@ fn a_stopped_run_says_what_it_has_measured() {
     let stopped = found["stopped"].as_str().expect("a place");
     assert!(stopped.contains(&format!("questions: {questions} of ")), "{stopped}");
     assert!(error.contains(&format!("error: stopped at {stopped}")), "{error}");
+}
+
+/// A model that is half written goes when the user wants no more of it.
+#[test]
+fn a_stopped_model_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+    // Gigabytes, if they were written.
+    program.args(["make-model", "--shape", "llama-8b", "-o"]).arg(folder.path().join("model"));
+    let mut run = program.stderr(Stdio::piped()).spawn().expect("weir starts");
+    let begun = || {
+        let mut within = folder.path().read_dir().expect("the folder").flatten();
+        let files = |scratch: std::fs::DirEntry| scratch.path().read_dir().ok();
+        let mut files = within.find_map(files).into_iter().flatten().flatten();
+        files.any(|file| file.metadata().is_ok_and(|found| found.len() > 20 << 20))
+    };
+    while !begun() && run.try_wait().expect("its state").is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let signal = Command::new("sh").args(["-c", &format!("kill -INT {}", run.id())]).status();
+    assert!(signal.expect("a shell").success());
+    let output = run.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(error.contains("stopped, and nothing was written"), "{error}");
+    assert_eq!(folder.path().read_dir().expect("the folder").count(), 0);
 }
 
 /// The model that was trained to recall finds its facts with an eighth of the rows, and an answer is

@@ -8,6 +8,7 @@ use weir_runtime::command::whole;
 
 use super::PASSAGES;
 use crate::failure::Failure;
+use crate::places::{Input, refuse_overwriting};
 use crate::traffic::Draws;
 use crate::traffic::arrivals::Arrival;
 use crate::traffic::dataset::{Endpoint, Prompts};
@@ -134,9 +135,22 @@ impl Load {
         {
             "--same-answer needs --temperature 0"
         } else {
-            return self.offer.check(self.plot.is_some());
+            self.offer.check(self.plot.is_some())?;
+            return self.check_plot();
         };
         Err(Failure::usage(wrong))
+    }
+
+    fn check_plot(&self) -> Result<(), Failure> {
+        let Some(plot) = &self.plot else { return Ok(()) };
+        let files = [
+            ("the file of --dataset", &self.what.dataset),
+            ("the file of --api-key-file", &self.api_key_file),
+        ];
+        let inputs = files
+            .into_iter()
+            .filter_map(|(what, path)| path.as_deref().map(|path| Input { what, path }));
+        refuse_overwriting("--plot", plot, &inputs.collect::<Vec<_>>())
     }
 
     /// The server's key.

@@ -23,6 +23,7 @@ use self::report::Prediction;
 use self::server::Server;
 use self::source::{Sizes, Source};
 use crate::failure::Failure;
+use crate::places::{Input, refuse_overwriting};
 use crate::traffic::arrivals::Random;
 use crate::traffic::dataset::{Endpoint, Prompts};
 use crate::traffic::measure::Figures;
@@ -119,6 +120,12 @@ impl Simulate {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         self.offer.check(self.plot.is_some())?;
+        if let Some(plot) = &self.plot {
+            let mut inputs = vec![Input { what: "the step times", path: &self.steps }];
+            let dataset = self.what.dataset.as_deref();
+            inputs.extend(dataset.map(|path| Input { what: "the file of --dataset", path }));
+            refuse_overwriting("--plot", plot, &inputs)?;
+        }
         let times = self.times()?;
         let errors = held_out_errors(&times.steps);
         let server = self.server(&times)?;
@@ -220,7 +227,8 @@ impl Simulate {
             Offered::Closed { concurrency } => Source::closed(concurrency, bounds, &mut sizes),
             Offered::Unlimited => Source::closed(usize::MAX, bounds, &mut sizes),
         };
-        let (sent, utilisation) = server.serve(source);
+        let served = server.serve(source);
+        let (sent, utilisation) = served.map_err(|error| Failure::usage(error.to_string()))?;
         Ok(Prediction { figures: Figures::new(offered, sent), utilisation })
     }
 

@@ -5,6 +5,7 @@
 //! are chosen from is done. What the network, the text and the clients take is not part of it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::{Display, Formatter};
 
 use weir_runtime::command::bench::steps::{StepLoad, StepShape};
 use weir_runtime::scheduler::{
@@ -14,6 +15,33 @@ use weir_runtime::scheduler::{
 use super::fit::StepCosts;
 use super::source::{Asked, Source};
 use crate::traffic::outcome::{Answer, Failed, Kind, Outcome, Sent};
+
+/// Prompts beyond the context that may follow each other at one moment where requests go on as long as time
+/// does. Whoever is refused asks again at once, so where no prompt fits no time would ever pass.
+const MOST_REFUSED: u64 = 10_000;
+
+/// Time does not pass: so many prompts in a row were longer than the context. The user's choice of lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandsStill {
+    /// The request at which it was given up, from 1.
+    request: usize,
+    prompt_rows: u32,
+    context: u32,
+}
+
+impl Display for StandsStill {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let StandsStill { request, prompt_rows, context } = self;
+        write!(
+            f,
+            "request {request} has a prompt of {prompt_rows} tokens, and the context is {context}; so it was \
+             with all {MOST_REFUSED} before it, and whoever is refused asks again at once, while no time \
+             passes: give --requests or shorter prompts"
+        )
+    }
+}
+
+impl std::error::Error for StandsStill {}
 
 /// A server as it would be started.
 #[derive(Clone, Debug)]
@@ -77,13 +105,15 @@ struct Simulation<'s, 'd> {
     now: f64,
     last_end: f64,
     most_at_once: usize,
+    /// Prompts beyond the context since another came or time passed.
+    refused_in_a_row: u64,
     outcomes: Vec<Outcome>,
     utilisation: Utilisation,
 }
 
 impl Server {
     /// Answers all requests, and says what became of them.
-    pub fn serve(&self, source: Source<'_>) -> (Sent, Utilisation) {
+    pub fn serve(&self, source: Source<'_>) -> Result<(Sent, Utilisation), StandsStill> {
         let limits = SchedulerLimits {
             slots: self.slots,
             blocks: self.slots,
@@ -101,21 +131,22 @@ impl Server {
             now: 0.0,
             last_end: 0.0,
             most_at_once: 0,
+            refused_in_a_row: 0,
             outcomes: Vec::new(),
             utilisation: Utilisation::default(),
         };
-        simulation.run();
+        simulation.run()?;
         let Simulation { outcomes, last_end, most_at_once, utilisation, .. } = simulation;
-        (Sent { outcomes, seconds: last_end, most_at_once }, utilisation)
+        Ok((Sent { outcomes, seconds: last_end, most_at_once }, utilisation))
     }
 }
 
 impl Simulation<'_, '_> {
-    fn run(&mut self) {
+    fn run(&mut self) -> Result<(), StandsStill> {
         let mut plan = StepPlan::default();
         loop {
             while let Some(asked) = self.source.due(self.now) {
-                self.arrive(asked);
+                self.arrive(asked)?;
             }
             self.end_what_is_over();
             if !self.scheduler.is_idle() {
@@ -123,25 +154,33 @@ impl Simulation<'_, '_> {
             } else if let Some(at) = self.source.next_at() {
                 self.now = self.now.max(at);
             } else {
-                return;
+                return Ok(());
             }
         }
     }
 
-    fn arrive(&mut self, asked: Asked) {
+    fn arrive(&mut self, asked: Asked) -> Result<(), StandsStill> {
         let Asked { at, prompt_rows, tokens, key, priority } = asked;
         self.most_at_once = self.most_at_once.max(self.open.len() + 1);
         let StepShape { context, .. } = self.server.shape;
         if prompt_rows > context {
             let message = format!("a prompt of {prompt_rows} tokens, and the context is {context}");
-            return self.end(at, Err(Failed { kind: Kind::Status(400), message }));
+            self.end(at, Err(Failed { kind: Kind::Status(400), message }));
+            self.refused_in_a_row += 1;
+            if self.refused_in_a_row > MOST_REFUSED && self.source.is_endless() {
+                let request = self.outcomes.len() + self.open.len();
+                return Err(StandsStill { request, prompt_rows, context });
+            }
+            return Ok(());
         }
+        self.refused_in_a_row = 0;
         let waiting = self.queue.at(self.now as u64);
         let places = u64::from(self.server.slots) + u64::from(waiting);
         if self.open.len() as u64 >= places {
             self.utilisation.refused += 1;
             let message = "all slots and places in the queue were taken".to_owned();
-            return self.end(at, Err(Failed { kind: Kind::Status(429), message }));
+            self.end(at, Err(Failed { kind: Kind::Status(429), message }));
+            return Ok(());
         }
         let owners = self.owners.len() as u32;
         let owner = *self.owners.entry(key).or_insert(owners);
@@ -152,6 +191,7 @@ impl Simulation<'_, '_> {
         let tokens = tokens.clamp(1, context - prompt_rows + 1);
         let answer = Answer { prompt_tokens: Some(u64::from(prompt_rows)), ..Answer::default() };
         self.open.insert(id, Open { at, prompt_rows, tokens, tiles: 0, last: at, answer });
+        Ok(())
     }
 
     /// A request has ended, one way or the other.
@@ -226,6 +266,7 @@ impl Simulation<'_, '_> {
 
     /// Time passes with work.
     fn pass(&mut self, load: &StepLoad) {
+        self.refused_in_a_row = 0;
         let seconds = self.server.costs.seconds(load);
         self.now += seconds;
         self.utilisation.busy += seconds;

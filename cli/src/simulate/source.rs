@@ -107,6 +107,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Whether requests go on as long as time does: each that has ended makes room for another.
+    pub fn is_endless(&self) -> bool {
+        matches!(&self.from, Times::Closed { bounds: Bounds { requests: None, .. }, .. })
+    }
+
     /// A request has ended.
     pub fn ended(&mut self, at: f64) {
         if let Times::Closed { times, .. } = &mut self.from {

@@ -112,6 +112,15 @@ pub fn open<'s>(spec: &Spec, setting: Setting<'s>) -> Result<Cases<'s>, Error> {
     Ok(Cases { setting, source, next: 0 })
 }
 
+/// Reads a task's file and options as [`open`] does and keeps nothing, to tell what is wrong with them before
+/// there is a model. `runs_programs` says whether the user allows it.
+pub fn check(spec: &Spec, runs_programs: bool) -> Result<(), Error> {
+    // Programs are run and texts are measured when cases are made, which none are.
+    let (idle, measure) = (Sandbox::idle(), |_: &str| 0);
+    let sandbox = runs_programs.then_some(&idle);
+    open(spec, Setting { measure: &measure, context: None, sandbox }).map(drop)
+}
+
 /// Records with the same task and document, in the order of their first.
 fn groups(
     records: &Records,

@@ -58,13 +58,13 @@ mod statistics;
 mod tally;
 mod text;
 
-pub use cases::{Cases, Setting, open};
+pub use cases::{Cases, Setting, check, open};
 pub use error::Error;
 pub use judge::Judge;
 pub use livecodebench::Program;
 pub use sandbox::{Sandbox, confined};
 pub use spec::Spec;
-pub use statistics::Estimate;
+pub use statistics::{Interval, Mean};
 pub use tally::{Cell, Policy, Summary, Tally};
 
 /// A document with its questions.

@@ -1,6 +1,6 @@
 //! Collects scores and sums them up.
 
-use crate::statistics::{Cluster, Estimate, estimate, mean_of};
+use crate::statistics::{Cluster, Mean, estimate, mean_of};
 
 /// A cache policy with its budget, one column of what is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,9 +102,8 @@ impl Tally {
     fn mean_row(&self, tasks: &[Vec<Cell>]) -> Vec<Cell> {
         let cell = |policy: usize| {
             let column: Vec<&Cell> = tasks.iter().map(|row| &row[policy]).collect();
-            let scores: Vec<Estimate> = column.iter().map(|cell| cell.score).collect();
-            let differences: Vec<Estimate> =
-                column.iter().filter_map(|cell| cell.difference).collect();
+            let scores: Vec<Mean> = column.iter().map(|cell| cell.score).collect();
+            let differences: Vec<Mean> = column.iter().filter_map(|cell| cell.difference).collect();
             Cell {
                 task: Summary::MEAN.to_owned(),
                 policy,
@@ -130,9 +129,9 @@ pub struct Cell {
     /// Documents that they were about.
     pub documents: usize,
     /// Mean score, 0 to 1.
-    pub score: Estimate,
+    pub score: Mean,
     /// Mean of the score minus that of the dense cache, question by question; none for itself.
-    pub difference: Option<Estimate>,
+    pub difference: Option<Mean>,
 }
 
 /// What a run found out.

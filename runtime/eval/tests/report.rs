@@ -60,6 +60,25 @@ fn chart() {
     check("report.svg", &summary().chart("tales, int8").expect("a chart"));
 }
 
+/// Neither a table nor a program is told ends of an interval that there is not.
+#[test]
+fn one_document_has_no_interval() {
+    let mut tally = Tally::new(vec![policy("full", "full", 8), policy("stream", "stream", 4)]);
+    tally.add("single", &[vec![1.0, 0.0], vec![1.0, 1.0]]);
+    let summary = tally.summary();
+    let mut out = Vec::new();
+    summary.write_table(&mut out).expect("a vector takes all");
+    let text = String::from_utf8(out).expect("text");
+    assert!(text.ends_with("   -50.0  –\n"), "{text}");
+    let cells = summary.json();
+    let less = &cells[1];
+    assert_eq!((less["score"].as_f64(), less["difference"].as_f64()), (Some(0.5), Some(-0.5)));
+    for end in ["score_low", "score_high", "difference_low", "difference_high"] {
+        assert!(less[end].is_null(), "{end}: {less}");
+    }
+    assert!(summary.chart("one document").is_ok());
+}
+
 #[test]
 fn nothing_asked_is_nothing_told() {
     let empty = Tally::new(vec![policy("full", "full", 8)]).summary();

@@ -32,7 +32,7 @@ fn sizes(prompts: Lengths, answers: Lengths) -> Sizes {
 fn serve(server: &Server, times: &[f64], answers: Lengths) -> (Sent, Utilisation) {
     let mut sizes = sizes(Lengths::Same(1), answers);
     let arrivals = times.iter().map(|at| Arrival { at: *at, ..Arrival::default() });
-    server.serve(Source::open(arrivals, &mut sizes))
+    server.serve(Source::open(arrivals, &mut sizes)).expect("it ends")
 }
 
 fn poisson(rate: f64, count: usize) -> Vec<f64> {
@@ -131,7 +131,7 @@ fn long_prompts_run_tile_by_tile_beside_the_others() {
     };
     let mut sizes = sizes(Lengths::Same(1), Lengths::Same(1));
     let arrivals = [arrival(40), arrival(1)].into_iter();
-    let (sent, utilisation) = long.serve(Source::open(arrivals, &mut sizes));
+    let (sent, utilisation) = long.serve(Source::open(arrivals, &mut sizes)).expect("it ends");
     // Five tiles of eight rows in each of two layers; the other decodes a token beside each of them.
     assert_eq!(utilisation.tiles, 10);
     let answers = answers(&sent);
@@ -147,11 +147,35 @@ fn long_prompts_run_tile_by_tile_beside_the_others() {
 fn a_closed_loop_keeps_as_many_under_way() {
     let mut sizes = sizes(Lengths::Same(1), Lengths::Same(3));
     let bounds = Bounds { requests: Some(20), seconds: None };
-    let (sent, utilisation) = server(4, 0).serve(Source::closed(4, bounds, &mut sizes));
+    let served = server(4, 0).serve(Source::closed(4, bounds, &mut sizes));
+    let (sent, utilisation) = served.expect("it ends");
     assert_eq!((answers(&sent).len(), sent.most_at_once), (20, 4));
     // Four at a time, three steps each.
     assert_eq!(utilisation.steps, 15);
     assert!((utilisation.slot_seconds - 4.0 * utilisation.busy).abs() < 1e-9);
+}
+
+/// Prompts that are too long are refused and asked for again at once: where none fits, a number of requests
+/// ends the loop, and a time cannot.
+#[test]
+fn a_closed_loop_of_prompts_beyond_the_context_ends() {
+    let serve = |prompts, bounds| {
+        let mut sizes = sizes(prompts, Lengths::Same(3));
+        server(4, 0).serve(Source::closed(2, bounds, &mut sizes))
+    };
+    let counted = Bounds { requests: Some(20_000), seconds: Some(1.0) };
+    let (sent, _) = serve(Lengths::Same(257), counted).expect("it ends");
+    assert_eq!((status(&sent, Kind::Status(400)), answers(&sent).len()), (20_000, 0));
+    let timed = Bounds { requests: None, seconds: Some(1.0) };
+    let error = serve(Lengths::Same(257), timed).expect_err("no time passes").to_string();
+    assert!(
+        error.starts_with("request 10001 has a prompt of 257 tokens, and the context is 256"),
+        "{error}"
+    );
+    // Some fit, so time passes: a thousand steps of eight rows.
+    let timed = Bounds { requests: None, seconds: Some(10.0) };
+    let (sent, _) = serve(Lengths::Between(200, 300), timed).expect("it ends");
+    assert!(answers(&sent).len() > 20 && status(&sent, Kind::Status(400)) > 20);
 }
 
 /// Where a request comes to its turn that arrives behind six of key `a`.
@@ -165,7 +189,8 @@ fn turn(key: &str, priority: i32) -> Option<usize> {
     let mut arrivals = vec![asked("a", 1, 0); 6];
     arrivals.push(asked(key, 2, priority));
     let mut sizes = sizes(Lengths::Same(1), Lengths::Same(3));
-    let (sent, _) = server(1, 8).serve(Source::open(arrivals.into_iter(), &mut sizes));
+    let served = server(1, 8).serve(Source::open(arrivals.into_iter(), &mut sizes));
+    let (sent, _) = served.expect("it ends");
     answers(&sent).iter().position(|answer| answer.prompt_tokens == Some(2))
 }
 
@@ -220,7 +245,8 @@ proptest! {
         one.request_timeout = case.request_timeout;
         one.costs = StepCosts { step: 1e-3, decode_row: 1e-4, prompt_row: 2e-5, tile: 1e-4, ..StepCosts::default() };
         let mut sizes = sizes(Lengths::Same(1), Lengths::Same(1));
-        let (sent, utilisation) = one.serve(Source::open(case.arrivals.iter().cloned(), &mut sizes));
+        let served = one.serve(Source::open(case.arrivals.iter().cloned(), &mut sizes));
+        let (sent, utilisation) = served.expect("it ends");
         prop_assert_eq!(sent.outcomes.len(), case.arrivals.len());
         let mut wanted: Vec<(u32, u32)> = Vec::new();
         for arrival in &case.arrivals {
@@ -259,7 +285,8 @@ proptest! {
         prop_assert!(utilisation.slot_seconds <= f64::from(case.slots) * utilisation.busy + 1e-9);
         prop_assert!(utilisation.busy <= sent.seconds + 1e-9);
         // The same again gives the same again.
-        let (again, _) = one.serve(Source::open(case.arrivals.iter().cloned(), &mut sizes));
+        let served = one.serve(Source::open(case.arrivals.iter().cloned(), &mut sizes));
+        let (again, _) = served.expect("it ends");
         prop_assert_eq!(again.seconds.to_bits(), sent.seconds.to_bits());
     }
 }

@@ -102,7 +102,7 @@ impl Summary {
             .x_desc("cache, share of dense")
             .y_desc("score, %")
             .draw()?;
-        let line = 100.0 * dense.score.mean;
+        let line = 100.0 * dense.score.value;
         let ends = [(left - 0.2, line), (right + 0.2, line)];
         chart.draw_series([PathElement::new(ends, INK.stroke_width(2))])?;
         for (index, kind) in kinds.iter().enumerate() {
@@ -113,15 +113,15 @@ impl Summary {
                 .filter(|cell| self.policies[cell.policy].kind == *kind)
                 .collect();
             cells.sort_by(|one, other| place(one.policy).total_cmp(&place(other.policy)));
-            let point = |cell: &&Cell| (place(cell.policy), 100.0 * cell.score.mean);
+            let point = |cell: &&Cell| (place(cell.policy), 100.0 * cell.score.value);
             let points: Vec<(f64, f64)> = cells.iter().map(point).collect();
             // Kinds of the same size stand a little beside each other, or bars would hide bars.
             let aside = 0.03 * (index as f64 - (kinds.len() as f64 - 1.0) / 2.0);
             chart.draw_series(cells.iter().filter_map(|cell| {
-                let difference = cell.difference?;
+                let interval = cell.difference?.interval?;
                 let x = place(cell.policy) + aside;
                 let end = |by: f64| (x, line + 100.0 * by);
-                let bar = [end(difference.low), end(difference.high)];
+                let bar = [end(interval.low), end(interval.high)];
                 Some(PathElement::new(bar, colour.stroke_width(1)))
             }))?;
             let moved = || points.iter().map(|(x, y)| (x + aside, *y));

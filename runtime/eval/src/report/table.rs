@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use crate::Summary;
 
 impl Summary {
-    /// Writes a table: scores and differences in percent, differences with their 95 % intervals.
+    /// Writes a table: scores and differences in percent, differences with their 95 % intervals, if they
+    /// have any.
     pub fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let width = self.policies.iter().map(|policy| policy.name.len()).max().unwrap_or(0).max(6);
         for row in &self.rows {
@@ -20,12 +21,10 @@ impl Summary {
             for cell in row {
                 let policy = &self.policies[cell.policy];
                 let difference = cell.difference.map_or(String::new(), |difference| {
-                    format!(
-                        "{:>+8.1}  {:+.1} to {:+.1}",
-                        100.0 * difference.mean,
-                        100.0 * difference.low,
-                        100.0 * difference.high
-                    )
+                    let ends = difference.interval.map_or("–".to_owned(), |interval| {
+                        format!("{:+.1} to {:+.1}", 100.0 * interval.low, 100.0 * interval.high)
+                    });
+                    format!("{:>+8.1}  {ends}", 100.0 * difference.value)
                 });
                 let line = format!(
                     "  {:<width$} {:>8} {:>10} {:>6.1} % {:>7.1}   {difference}",
@@ -33,7 +32,7 @@ impl Summary {
                     policy.rows,
                     size(policy.bytes),
                     100.0 * self.share(cell.policy),
-                    100.0 * cell.score.mean,
+                    100.0 * cell.score.value,
                 );
                 writeln!(out, "{}", line.trim_end())?;
             }

@@ -94,6 +94,17 @@ impl Sandbox {
         }
     }
 
+    /// A permission that nobody makes use of, for tasks that are only read.
+    pub(crate) fn idle() -> Sandbox {
+        Sandbox {
+            helper: PathBuf::new(),
+            arguments: Vec::new(),
+            python: PathBuf::new(),
+            prefixes: Vec::new(),
+            separated: false,
+        }
+    }
+
     /// Whether programs get namespaces of their own: no network of any kind and no sight of other
     /// processes. Without them Landlock forbids TCP where the kernel is 6.7 or newer, and a limit
     /// on processes counts all of the user's.

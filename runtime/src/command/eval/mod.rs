@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use weir_eval::{Policy, Sandbox, Spec, Summary};
+use weir_eval::{Policy, Sandbox, Setting, Spec, Summary};
 
 pub use passages::{PassageOptions, TextFigures};
 
@@ -175,6 +175,10 @@ impl Eval {
         if self.plot.is_some() && !self.tasks.iter().any(asks) {
             return Err(RuntimeError::Options("--plot draws scores, and no task has any".into()));
         }
+        if self.answers.is_some() && !self.tasks.iter().any(asks) {
+            let message = "--answers keeps what is answered to questions, and no task asks any";
+            return Err(RuntimeError::Options(message.into()));
+        }
         let findings = self.measure(candidates, &Stop::watch()?)?;
         // Figures first: the drawing's place may be one that cannot be written.
         let mut out = std::io::stdout().lock();
@@ -190,31 +194,36 @@ impl Eval {
         findings.stopped.map_or(Ok(()), |place| Err(RuntimeError::Stopped(place)))
     }
 
-    /// Measures without a word on standard output.
+    /// Measures without a word on standard output. All files are read before anything is measured: work of
+    /// hours is not lost to a mistake in the last of them.
     fn measure(&self, candidates: &Candidates, stop: &Stop) -> Result<Findings, RuntimeError> {
         let mut comparison = self.comparison(candidates)?;
         let policies = policies(&comparison);
         let model = &candidates.model;
-        let questions: Vec<&Spec> = self
-            .tasks
-            .iter()
-            .filter_map(|task| match task {
-                Task::Questions(spec) => Some(spec),
-                Task::Text(_) => None,
-            })
-            .collect();
-        let mut texts = Vec::new();
+        let tokenizer = model.need_tokenizer()?;
+        let measure =
+            |text: &str| tokenizer.encode(text, false).map_or(usize::MAX, |ids| ids.len());
+        // A first token that the model wants takes a row of its own.
+        let context = Some(comparison.context() as usize - 1);
+        let sandbox = self.sandbox()?;
+        let setting = Setting { measure: &measure, context, sandbox: sandbox.as_ref() };
+        let (mut passages, mut questions) = (Vec::new(), Vec::new());
         for task in &self.tasks {
-            if let Task::Text(options) = task {
-                texts.extend(options.measure(model, &mut comparison, stop)?);
+            match task {
+                Task::Text(options) => passages.push(options.read(model, comparison.context())?),
+                Task::Questions(spec) => questions.push((spec, tasks::open(spec, setting)?)),
             }
+        }
+        let answers = self.answers.as_deref().map(tasks::Answers::create).transpose()?;
+        let mut texts = Vec::new();
+        for passages in &passages {
+            texts.extend(passages.measure(&mut comparison, stop)?);
         }
         let summary = match questions.is_empty() {
             true => None,
             false => {
-                let answers = self.answers.as_deref();
-                let how = tasks::How { answers, sandbox: self.sandbox()?, stop };
-                Some(tasks::measure(model, &mut comparison, &policies, &questions, &how)?)
+                let how = tasks::How { answers, stop };
+                Some(tasks::measure(model, &mut comparison, &policies, questions, how)?)
             }
         };
         let stopped = stop.place().map(str::to_owned);

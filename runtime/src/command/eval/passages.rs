@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use weir_eval::{Estimate, Policy};
+use weir_eval::{Mean, Policy};
 
 use super::Ticker;
 use super::stop::Stop;
@@ -31,6 +31,15 @@ pub struct PassageOptions {
     pub limit: Option<usize>,
 }
 
+/// A text that has been cut.
+pub(super) struct Passages<'o> {
+    options: &'o PassageOptions,
+    window: usize,
+    prompt: usize,
+    /// At least one.
+    tokens: Vec<Vec<u32>>,
+}
+
 /// What every policy made of a text.
 pub struct TextFigures {
     file: PathBuf,
@@ -45,7 +54,7 @@ pub struct TextFigures {
 struct Figure {
     perplexity: f64,
     /// Mean of -ln p minus that of the first policy.
-    more: Estimate,
+    more: Mean,
 }
 
 impl PassageOptions {
@@ -71,20 +80,14 @@ impl PassageOptions {
         Ok(options)
     }
 
-    /// Asks every policy for the text, or as much of it as the user waits for, if that is any.
-    pub(super) fn measure(
-        &self,
-        model: &Model,
-        comparison: &mut Comparison,
-        stop: &Stop,
-    ) -> Result<Option<TextFigures>, RuntimeError> {
-        let window = self.window.unwrap_or(WINDOW.min(comparison.context()));
+    /// Reads the text and cuts it into passages of at most the context.
+    pub(super) fn read(&self, model: &Model, context: u32) -> Result<Passages<'_>, RuntimeError> {
+        let window = self.window.unwrap_or(WINDOW.min(context));
         let prompt = self.prompt.unwrap_or(window / 2).max(1);
-        if window > comparison.context() || prompt >= window {
+        if window > context || prompt >= window {
             return Err(RuntimeError::Options(format!(
                 "a window of {window} tokens with a prompt of {prompt}: the prompt must be shorter, \
-                 and the window at most {} rows",
-                comparison.context()
+                 and the window at most {context} rows"
             )));
         }
         let (window, prompt) = (window as usize, prompt as usize);
@@ -96,19 +99,32 @@ impl PassageOptions {
         let begins = !bare.is_empty() && ids.starts_with(&bare);
         let first: &[u32] = if begins { &bare } else { &[] };
         let body = window - first.len().min(window - 1);
-        let passages: Vec<Vec<u32>> = ids[first.len()..]
+        let tokens: Vec<Vec<u32>> = ids[first.len()..]
             .chunks_exact(body)
             .take(self.limit.unwrap_or(usize::MAX))
             .map(|tokens| [first, tokens].concat())
             .collect();
-        if passages.is_empty() {
+        if tokens.is_empty() {
             return Err(RuntimeError::Options(format!(
                 "{}: {} tokens are less than one window of {window}",
                 self.file.display(),
                 ids.len()
             )));
         }
-        let mut ticker = Ticker::new(format!("{}, passages", self.file.display()), passages.len());
+        Ok(Passages { options: self, window, prompt, tokens })
+    }
+}
+
+impl Passages<'_> {
+    /// Asks every policy for the text, or as much of it as the user waits for, if that is any.
+    pub(super) fn measure(
+        &self,
+        comparison: &mut Comparison,
+        stop: &Stop,
+    ) -> Result<Option<TextFigures>, RuntimeError> {
+        let Passages { options, window, prompt, tokens: passages } = self;
+        let (window, prompt, file) = (*window, *prompt, options.file.clone());
+        let mut ticker = Ticker::new(format!("{}, passages", file.display()), passages.len());
         let mut surprises: Vec<Vec<Vec<f64>>> = Vec::with_capacity(passages.len());
         for turn in passages.chunks(comparison.slots()) {
             if stop.ends(|| ticker.place(surprises.len())) {
@@ -125,7 +141,6 @@ impl PassageOptions {
         }
         let tokens = surprises.iter().map(|arms| arms[0].len()).sum();
         let figures = (0..comparison.arms().len()).map(|arm| figure(&surprises, arm)).collect();
-        let file = self.file.clone();
         Ok(Some(TextFigures { file, passages: surprises.len(), tokens, window, prompt, figures }))
     }
 }
@@ -138,7 +153,7 @@ fn figure(surprises: &[Vec<Vec<f64>>], arm: usize) -> Figure {
         let differences = arms[arm].iter().zip(&arms[0]).map(|(own, dense)| own - dense);
         (arms[0].len(), differences.sum::<f64>())
     });
-    Figure { perplexity: mean.exp(), more: Estimate::of_differences(differences) }
+    Figure { perplexity: mean.exp(), more: Mean::of_differences(differences) }
 }
 
 impl TextFigures {
@@ -160,8 +175,14 @@ impl TextFigures {
             let share = 100.0 * policy.bytes as f64 / all as f64;
             write!(out, "  {:width$}  {share:6.1} %  {:9.4}", policy.name, figure.perplexity)?;
             if index > 0 {
-                let [mean, low, high] = percent(&figure.more);
-                write!(out, "  {mean:+.2} % ({low:+.2} to {high:+.2})")?;
+                write!(out, "  {:+.2} %", percent(figure.more.value))?;
+                match figure.more.interval {
+                    Some(ends) => {
+                        let [low, high] = [ends.low, ends.high].map(percent);
+                        write!(out, " ({low:+.2} to {high:+.2})")?;
+                    }
+                    None => write!(out, " (–)")?,
+                }
             }
             writeln!(out)?;
         }
@@ -170,7 +191,9 @@ impl TextFigures {
 
     pub(super) fn json(&self, policies: &[Policy]) -> Value {
         let rows = policies.iter().zip(&self.figures).map(|(policy, figure)| {
-            let [mean, low, high] = percent(&figure.more);
+            let (mean, interval) = (percent(figure.more.value), figure.more.interval);
+            let low = interval.map(|ends| percent(ends.low));
+            let high = interval.map(|ends| percent(ends.high));
             json!({
                 "policy": policy.name,
                 "cache_rows": policy.rows,
@@ -191,6 +214,6 @@ impl TextFigures {
 }
 
 /// How much larger the perplexity is, in percent.
-fn percent(more: &Estimate) -> [f64; 3] {
-    [more.mean, more.low, more.high].map(|difference| 100.0 * difference.exp_m1())
+fn percent(more: f64) -> f64 {
+    100.0 * more.exp_m1()
 }

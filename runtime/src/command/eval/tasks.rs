@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde_json::json;
-use weir_eval::{Case, Policy, Question, Sandbox, Setting, Spec, Summary, Tally};
+use weir_eval::{Case, Cases, Policy, Question, Setting, Spec, Summary, Tally};
 
 use super::Ticker;
 use super::stop::Stop;
@@ -14,7 +14,7 @@ use crate::text::TextStream;
 use crate::{Model, RuntimeError};
 
 /// Where every answer is written, if anybody wants to read them.
-struct Answers<'p> {
+pub(super) struct Answers<'p> {
     path: &'p Path,
     file: BufWriter<File>,
 }
@@ -22,11 +22,14 @@ struct Answers<'p> {
 /// What the user wants of the answers.
 pub(super) struct How<'p> {
     /// Where every answer is written.
-    pub answers: Option<&'p Path>,
-    /// The permission to run programs.
-    pub sandbox: Option<Sandbox>,
+    pub answers: Option<Answers<'p>>,
     /// When there are enough.
     pub stop: &'p Stop,
+}
+
+/// Reads a task's file.
+pub(super) fn open<'s>(spec: &Spec, setting: Setting<'s>) -> Result<Cases<'s>, RuntimeError> {
+    weir_eval::open(spec, setting).map_err(wrong)
 }
 
 /// Asks all questions of all tasks, or as many as the user waits for.
@@ -34,22 +37,16 @@ pub(super) fn measure(
     model: &Model,
     comparison: &mut Comparison,
     policies: &[Policy],
-    tasks: &[&Spec],
-    how: &How<'_>,
+    tasks: Vec<(&Spec, Cases<'_>)>,
+    how: How<'_>,
 ) -> Result<Summary, RuntimeError> {
-    let tokenizer = model.need_tokenizer()?;
-    let measure = |text: &str| tokenizer.encode(text, false).map_or(usize::MAX, |ids| ids.len());
-    // A first token that the model wants takes a row of its own.
-    let context = Some(comparison.context() as usize - 1);
-    let mut answers = how.answers.map(Answers::create).transpose()?;
+    let How { mut answers, stop } = how;
     let mut tally = Tally::new(policies.to_vec());
-    'tasks: for spec in tasks {
-        let setting = Setting { measure: &measure, context, sandbox: how.sandbox.as_ref() };
-        let cases = weir_eval::open(spec, setting).map_err(wrong)?;
+    'tasks: for (spec, cases) in tasks {
         let mut ticker = Ticker::new(format!("{spec}, questions"), cases.questions());
         let mut done = 0;
         for case in cases {
-            if how.stop.ends(|| ticker.place(done)) {
+            if stop.ends(|| ticker.place(done)) {
                 break 'tasks;
             }
             let case = case.map_err(wrong)?;
@@ -121,7 +118,7 @@ fn wrong(error: weir_eval::Error) -> RuntimeError {
 }
 
 impl<'p> Answers<'p> {
-    fn create(path: &'p Path) -> Result<Answers<'p>, RuntimeError> {
+    pub(super) fn create(path: &'p Path) -> Result<Answers<'p>, RuntimeError> {
         let place = |source| RuntimeError::File { path: path.to_owned(), source };
         Ok(Answers { path, file: BufWriter::new(File::create(path).map_err(place)?) })
     }
