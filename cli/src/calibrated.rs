@@ -59,7 +59,7 @@ fn tell_perplexity(
     };
     let [exact, nearest, ours] = measure_each(lowered, options, progress, measure)?;
     say(format_args!("perplexity on {} tokens that were held out", exact.tokens));
-    say(format_args!("{:>12.4}            float weights", exact.value));
+    say(format_args!("{:>12.4}            float weights and activations", exact.value));
     for (found, what) in [(nearest, "rounded to nearest"), (ours, "calibrated")] {
         let more = 100.0 * (found.value / exact.value - 1.0);
         say(format_args!("{:>12.4}  {more:+7.2} %  {what}", found.value));

@@ -118,8 +118,6 @@ pub(crate) struct KindPlan {
     pub(crate) plan: SegmentPlan,
     attend: AttendSpec,
     source: ScoreSource,
-    /// Bytes of a row in a slot; of a cache with a block in front of its ring those of the ring's.
-    pub(crate) kept_row_bytes: u64,
 }
 
 /// Compiles a graph. Weights stay unpacked until the image is written.
@@ -456,10 +454,7 @@ fn plan_kinds(
             _ => None,
         });
         let attend = attend.ok_or_else(|| wrong(&kind.name, "no attention"))?;
-        let is_block = cache.layout.as_ref().is_some_and(|rows| rows.rows() == cache.block_rows());
-        let kept = attend.cache.of_block().filter(|_| is_block).unwrap_or(attend.cache);
-        let kept_row_bytes = kept.row_bytes() as u64;
-        kinds.push(KindPlan { kind: layer.kind, plan, attend, source, kept_row_bytes });
+        kinds.push(KindPlan { kind: layer.kind, plan, attend, source });
     }
     Ok(kinds)
 }

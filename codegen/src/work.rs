@@ -8,7 +8,7 @@
 use weir_ir::verify::Verified;
 
 use crate::error::CodegenError;
-use crate::generate::{KindPlan, Options, Plans};
+use crate::generate::{Options, Plans};
 use crate::kernels::matmul::MatmulSpec;
 use crate::kernels::rounding::Source;
 use crate::pack::GROUP;
@@ -43,7 +43,8 @@ pub struct KernelWork {
     pub call_bytes: u64,
     /// Table bytes read by a row.
     pub row_bytes: u64,
-    /// Cache bytes read for each kept row of a sequence.
+    /// Bytes of a row of the cache that it reads, outside of a block with a number format of its own: the
+    /// tables have those of its rows. 0 if it reads none.
     pub cached_row_bytes: u64,
     /// Operations on integers, per row.
     pub integer_operations: u64,
@@ -69,20 +70,9 @@ pub fn model_work(
     let plans = Plans::of(verified.graph(), options)?;
     Ok(ModelWork {
         embed: segment_work(&plans.embed),
-        kinds: plans.kinds.iter().map(kind_work).collect(),
+        kinds: plans.kinds.iter().map(|kind| segment_work(&kind.plan)).collect(),
         head: segment_work(&plans.head),
     })
-}
-
-/// The work of a layer: attention reads rows as its layout keeps them.
-fn kind_work(kind: &KindPlan) -> SegmentWork {
-    let mut work = segment_work(&kind.plan);
-    for kernel in &mut work.kernels {
-        if kernel.cached_row_bytes > 0 {
-            kernel.cached_row_bytes = kind.kept_row_bytes;
-        }
-    }
-    work
 }
 
 fn segment_work(plan: &SegmentPlan) -> SegmentWork {

@@ -122,6 +122,8 @@ impl Rounder {
     /// Rounds a block and returns its scale and zero point; `unit` is that of short scales.
     fn round(&mut self, x: &[f32], unit: f32, codes: &mut [u8]) -> (f32, f32) {
         let top = ((1u32 << self.bits) - 1) as f32;
+        // A scale that was rounded down, as only subnormal ones are by so much, would reach code 0.
+        let low = if self.bits == 8 && self.zero != ZeroPoints::Codes { 1.0 } else { 0.0 };
         self.padded.clear();
         self.padded.extend(x.chunks(LANES).map(|part| {
             let mut lanes = [0.0; LANES];
@@ -160,7 +162,7 @@ impl Rounder {
         }
         let inverse = if scale.abs() < TINY { 0.0 } else { 1.0 / scale };
         for (code, x) in codes.iter_mut().zip(x) {
-            *code = (nearest(x * inverse, -zero, top - zero) + zero) as u8;
+            *code = (nearest(x * inverse, low - zero, top - zero) + zero) as u8;
         }
         (scale, zero)
     }

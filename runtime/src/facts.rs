@@ -73,7 +73,8 @@ pub struct KernelFacts {
     pub call_bytes: u64,
     /// Table bytes read by a row.
     pub row_bytes: u64,
-    /// Cache bytes read for each kept row of a sequence.
+    /// Bytes of a row of the cache that it reads, outside of a block with a number format of its own: the
+    /// tables have those of its rows. 0 if it reads none.
     pub cached_row_bytes: u64,
     /// Operations on integers per row.
     pub integer_operations: u64,

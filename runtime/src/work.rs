@@ -6,11 +6,11 @@
 
 use std::ops::{AddAssign, Sub};
 
-use weir_abi::{CacheRange, FURTHER, RowSpans, TILE_ROWS};
+use weir_abi::{CachePolicy, CacheRange, FURTHER, KindEntry, RowSpans, TILE_ROWS};
 
 use crate::cache::{LayerShape, Placement, Seat};
 use crate::facts::{KernelFacts, SegmentFacts, WorkFacts};
-use crate::forward::{ModelShape, StepRow, layer_shapes};
+use crate::forward::{Past, StepRow, layer_shapes, tile_rows};
 use crate::{CompiledModel, RuntimeError};
 
 /// Bytes read and operations.
@@ -49,8 +49,9 @@ pub struct Load {
     pub tile_rows: u64,
     /// Cache rows that these attended to, summed over rows.
     pub attended: u64,
-    /// Cache rows that had to be read, once per sequence and call.
-    pub cached: u64,
+    /// Bytes of cache rows that had to be read, once per sequence and call. Bytes and not rows, for those
+    /// of a block may have a number format of their own.
+    pub cached_bytes: u64,
 }
 
 impl AddAssign for Load {
@@ -59,7 +60,7 @@ impl AddAssign for Load {
         self.rows += other.rows;
         self.tile_rows += other.tile_rows;
         self.attended += other.attended;
-        self.cached += other.cached;
+        self.cached_bytes += other.cached_bytes;
     }
 }
 
@@ -72,10 +73,9 @@ impl Load {
 
     /// The work of a kernel under this load.
     pub fn work(&self, kernel: &KernelFacts) -> Work {
+        let cached_bytes = if kernel.cached_row_bytes > 0 { self.cached_bytes } else { 0 };
         Work {
-            bytes: self.calls * kernel.call_bytes
-                + self.rows * kernel.row_bytes
-                + self.cached * kernel.cached_row_bytes,
+            bytes: self.calls * kernel.call_bytes + self.rows * kernel.row_bytes + cached_bytes,
             integer_operations: self.rows * kernel.integer_operations
                 + self.attended * kernel.attended_integer_operations,
             tile_operations: self.tile_rows * kernel.tile_operations,
@@ -127,7 +127,7 @@ impl Sub for Load {
             rows: self.rows - other.rows,
             tile_rows: self.tile_rows - other.tile_rows,
             attended: self.attended - other.attended,
-            cached: self.cached - other.cached,
+            cached_bytes: self.cached_bytes - other.cached_bytes,
         }
     }
 }
@@ -137,7 +137,8 @@ pub struct WorkCounter {
     facts: WorkFacts,
     /// Kind and layout of each layer.
     layers: Vec<(usize, LayerShape)>,
-    max_rows: u32,
+    /// Rows of a tile of a long prompt.
+    tile_rows: u32,
     head_rows: u64,
     loads: Loads,
 }
@@ -152,13 +153,15 @@ impl WorkCounter {
                 model.kinds().len()
             )));
         }
+        let header = model.header();
+        let tile_rows = tile_rows(header.max_rows as usize, header.hidden_width as usize);
         let layers = model.layers().iter();
         let shapes = layer_shapes(model, model.layouts());
         Ok(WorkCounter {
             facts: facts.clone(),
             layers: layers.map(|layer| layer.kind as usize).zip(shapes).collect(),
-            max_rows: model.header().max_rows,
-            head_rows: u64::from(model.header().max_head_rows),
+            tile_rows: tile_rows.max(1) as u32,
+            head_rows: u64::from(header.max_head_rows),
             loads: Loads { kinds: vec![Load::default(); facts.kinds.len()], ..Loads::default() },
         })
     }
@@ -188,8 +191,10 @@ impl WorkCounter {
         self.loads.embed += Load::of(1, rows.len() as u64);
         let mut known: Vec<(&LayerShape, Load)> = Vec::new();
         for (kind, layer) in &self.layers {
-            let is_alike =
-                |other: &LayerShape| other.layout == layer.layout && other.by_head == layer.by_head;
+            let is_alike = |other: &LayerShape| {
+                (other.kind, other.layout) == (layer.kind, layer.layout)
+                    && other.by_head == layer.by_head
+            };
             let load = match known.iter().find(|(other, _)| is_alike(other)) {
                 Some((_, load)) => *load,
                 None => {
@@ -209,43 +214,69 @@ impl WorkCounter {
         self.loads.head += Load::of(calls, rows);
     }
 
-    /// Counts a prompt that is computed layer by layer, without its logits.
-    pub fn long_prompt(&mut self, shape: &ModelShape, length: u32) {
-        let rows = u64::from(length);
-        let tiles = u64::from(length.div_ceil(self.max_rows.max(1)));
-        self.loads.embed += Load::of(tiles, rows);
+    /// Counts a prompt of so many rows that is computed layer by layer, without its logits, behind those
+    /// of its slot if it goes on behind any.
+    pub fn long_prompt(&mut self, length: u32, past: Option<Past>) {
+        let tiles = u64::from(length.div_ceil(self.tile_rows));
+        self.loads.embed += Load::of(tiles, length.into());
         for (kind, layer) in &self.layers {
-            let layout = &layer.layout;
-            let placement = Placement::new(layout, length);
-            // A layer that would drop rows keeps all while it computes.
-            let dense =
-                shape.direct_rows < length && layout.prompt_rows() < length && layout.window == 0;
-            let read = |p: u32| match dense {
-                true => u64::from(p) + 1,
-                false => read(&placement.spans(Seat::default(), p), layer),
-            };
-            let lasts = (0..length).filter(|p| (p + 1) % self.max_rows == 0 || p + 1 == length);
-            self.loads.kinds[*kind] += Load {
-                attended: (0..length).map(read).sum(),
-                cached: lasts.map(read).sum(),
-                ..Load::of(tiles, rows)
-            };
+            let (attended, cached_bytes) = prompt_reads(layer, length, past, self.tile_rows);
+            self.loads.kinds[*kind] +=
+                Load { attended, cached_bytes, ..Load::of(tiles, length.into()) };
         }
     }
 }
 
-/// Rows that a row reads of each head; of those that heads have different numbers of their mean.
-fn read(spans: &RowSpans, layer: &LayerShape) -> u64 {
-    let rows = |range: &CacheRange| {
-        if range.first != FURTHER {
-            return u64::from(range.rows);
+/// What a row reads of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reads {
+    /// Rows of each head; of those that heads have different numbers of their mean.
+    rows: u64,
+    /// Bytes of all heads.
+    bytes: u64,
+}
+
+impl Reads {
+    fn of(spans: &RowSpans, layer: &LayerShape) -> Reads {
+        let mut reads = Reads::default();
+        for range in &spans.ranges[..spans.range_count as usize] {
+            let of_heads = rows_of_heads(range, layer);
+            reads.rows += of_heads.div_ceil(u64::from(layer.kind.kv_heads).max(1));
+            reads.bytes += of_heads * row_bytes(&layer.kind, is_of_block(range, layer));
         }
-        let of_head =
-            |selected: &u32| u64::from((selected - layer.layout.selected).min(range.rows));
-        let of_all: u64 = layer.by_head.iter().map(of_head).sum();
-        of_all.div_ceil(layer.by_head.len().max(1) as u64)
+        reads
+    }
+
+    /// Those of so many rows outside of a block.
+    fn dense(rows: u32, kind: &KindEntry) -> Reads {
+        let rows = u64::from(rows);
+        Reads { rows, bytes: rows * u64::from(kind.kv_heads) * row_bytes(kind, false) }
+    }
+}
+
+/// Rows of a range, summed over key/value heads.
+fn rows_of_heads(range: &CacheRange, layer: &LayerShape) -> u64 {
+    if range.first != FURTHER {
+        return u64::from(range.rows) * u64::from(layer.kind.kv_heads);
+    }
+    let of_head = |selected: &u32| u64::from((selected - layer.layout.selected).min(range.rows));
+    layer.by_head.iter().map(of_head).sum()
+}
+
+/// Whether rows lie in a block with a number format of its own, which no range leaves. Where heads have
+/// rows behind all others, that is nothing or all of the cache.
+fn is_of_block(range: &CacheRange, layer: &LayerShape) -> bool {
+    let block_rows = layer.layout.block_rows;
+    block_rows > 0 && (range.first < block_rows || range.first == FURTHER)
+}
+
+/// Bytes of a row of one head, keys and values.
+fn row_bytes(kind: &KindEntry, is_of_block: bool) -> u64 {
+    let [keys, values] = match is_of_block {
+        true => [kind.block_key_row_bytes, kind.block_value_row_bytes],
+        false => [kind.key_row_bytes, kind.value_row_bytes],
     };
-    spans.ranges[..spans.range_count as usize].iter().map(rows).sum()
+    u64::from(keys) + u64::from(values)
 }
 
 /// Rows of one sequence follow each other, and the last of them reads at least what the others do.
@@ -254,15 +285,37 @@ fn step_load(layer: &LayerShape, rows: &[StepRow]) -> Load {
     for sequence in rows.chunk_by(|a, b| a.slot == b.slot) {
         let placement = Placement::new(&layer.layout, sequence[0].prompt_rows);
         let spans = |row: &StepRow| placement.spans(Seat::own(row.slot), row.position);
-        let reads = sequence.iter().map(|row| read(&spans(row), layer));
         let mut most = 0;
-        for rows in reads {
-            load.attended += rows;
-            most = most.max(rows);
+        for reads in sequence.iter().map(|row| Reads::of(&spans(row), layer)) {
+            load.attended += reads.rows;
+            most = most.max(reads.bytes);
         }
-        load.cached += most;
+        load.cached_bytes += most;
     }
     load
+}
+
+/// Rows that those of a long prompt attend to in a layer, and bytes that its tiles read.
+fn prompt_reads(layer: &LayerShape, length: u32, past: Option<Past>, tile_rows: u32) -> (u64, u64) {
+    let layout = &layer.layout;
+    let first = past.map_or(0, |past| past.rows);
+    let placement = Placement::new(layout, first + length);
+    let drops = CachePolicy::from_number(layout.policy).is_some_and(CachePolicy::drops_rows);
+    // A layer that drops rows keeps all of the prompt's while it computes, in the ring's format, behind
+    // those that its slot holds. What it has dropped before the prompt in front of this one does not
+    // matter: a cache that has dropped any holds as many rows without them.
+    let before = match past {
+        Some(Past { rows, prompt_rows }) => {
+            drops.then(|| Placement::new(layout, prompt_rows).live(rows).count())
+        }
+        None => (drops && length > layout.prompt_rows()).then_some(0),
+    };
+    let reads = |row: u32| match before {
+        Some(before) => Reads::dense(before + row + 1, &layer.kind),
+        None => Reads::of(&placement.spans(Seat::default(), first + row), layer),
+    };
+    let lasts = (0..length).filter(|row| (row + 1) % tile_rows == 0 || row + 1 == length);
+    ((0..length).map(|row| reads(row).rows).sum(), lasts.map(|row| reads(row).bytes).sum())
 }
 
 #[cfg(test)]
@@ -316,7 +369,61 @@ mod tests {
     fn a_sequence_reads_its_rows_once_and_attends_row_by_row() {
         let rows = [row(0, 2), row(0, 3), row(1, 9)];
         let load = step_load(&LayerShape::alike(kind(), full(16)), &rows);
-        assert_eq!(load, Load { attended: 3 + 4 + 10, cached: 4 + 10, ..Load::of(1, 3) });
+        let cached_bytes = 8 * (4 + 10);
+        assert_eq!(load, Load { attended: 3 + 4 + 10, cached_bytes, ..Load::of(1, 3) });
+    }
+
+    /// Keeps 1 + 3 selected + 4 recent rows.
+    fn bounded(block_rows: u32) -> CacheLayout {
+        let policy = CachePolicy::Snapstream as u32;
+        CacheLayout { policy, sinks: 1, selected: 3, recent: 4, block_rows, ..full(8) }
+    }
+
+    fn kind_with_block() -> KindEntry {
+        KindEntry { block_key_row_bytes: 1, block_value_row_bytes: 2, ..kind() }
+    }
+
+    #[test]
+    fn rows_of_a_block_count_in_its_own_format() {
+        let rows = [StepRow { prompt_rows: 20, ..row(0, 20) }];
+        for (kind, block_rows, bytes) in [
+            (kind(), 0, 8 * 8),
+            (kind_with_block(), 4, 4 * 3 + 4 * 8),
+            (kind_with_block(), 8, 8 * 3),
+        ] {
+            let load = step_load(&LayerShape::alike(kind, bounded(block_rows)), &rows);
+            assert_eq!((load.attended, load.cached_bytes), (8, bytes), "{block_rows} rows");
+        }
+    }
+
+    #[test]
+    fn further_rows_of_some_heads_have_the_format_of_the_others() {
+        let rows = [StepRow { prompt_rows: 20, ..row(0, 20) }];
+        for (block_rows, row_bytes) in [(0, 8), (8, 3)] {
+            let layer = LayerShape {
+                kind: KindEntry { kv_heads: 2, ..kind_with_block() },
+                layout: CacheLayout { further: 5, ..bounded(block_rows) },
+                by_head: [3, 8].into(),
+            };
+            let load = step_load(&layer, &rows);
+            assert_eq!((load.attended, load.cached_bytes), (8 + 3, (2 * 8 + 5) * row_bytes));
+        }
+    }
+
+    #[test]
+    fn a_long_prompt_reads_the_rows_that_it_goes_on_behind() {
+        let past = Some(Past { rows: 10, prompt_rows: 8 });
+        let layer = |layout| LayerShape::alike(kind_with_block(), layout);
+        // Tiles of two rows and one.
+        let of = |layout, past| prompt_reads(&layer(layout), 3, past, 2);
+        assert_eq!(of(full(16), None), (1 + 2 + 3, 8 * (2 + 3)));
+        assert_eq!(of(full(16), past), (11 + 12 + 13, 8 * (12 + 13)));
+        // Eight rows are there, which lie in the ring's format while the prompt is computed.
+        assert_eq!(of(bounded(4), past), (9 + 10 + 11, 8 * (10 + 11)));
+        // A prompt that fits goes straight to its place, a longer one stays whole until it is selected from.
+        assert_eq!(of(bounded(8), None), (1 + 2 + 3, 3 * (2 + 3)));
+        let nine = prompt_reads(&layer(bounded(8)), 9, None, 4);
+        assert_eq!(nine, ((1..=9).sum(), 8 * (4 + 8 + 9)));
     }
 
     #[test]
@@ -334,7 +441,7 @@ mod tests {
             attended_float_operations: 2,
             attended_bf16_operations: 1,
         };
-        let load = Load { attended: 17, cached: 14, ..Load::of(2, 3) };
+        let load = Load { attended: 17, cached_bytes: 42, ..Load::of(2, 3) };
         let expected = Work {
             bytes: 200 + 30 + 42,
             integer_operations: 21 + 68,

@@ -2,6 +2,7 @@
 
 mod interpreted;
 mod machine;
+mod refused;
 mod rows;
 mod turn;
 

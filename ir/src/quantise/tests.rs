@@ -98,6 +98,22 @@ fn errors_are_those_of_the_table() {
     }
 }
 
+/// Also where a subnormal scale is stored as two thirds of what it should be.
+#[test]
+fn symmetric_codes_of_8_bits_leave_out_0() {
+    for scale in [DType::F32, DType::F16, DType::BF16] {
+        let mut rounder = Rounder::new(&format(8, 32, scale, ZeroPoints::Fixed(128))).unwrap();
+        for unit in [1.4 * 2f32.powi(-24), 2.4 * 2f32.powi(-24), 2f32.powi(-9), 1.0, 1.0039] {
+            let x = [-127.0 * unit, 127.0 * unit, unit];
+            let mut codes = [0; 3];
+            rounder.round(&x, 1.0, &mut codes);
+            assert!(codes[0] >= 1, "{scale:?} {unit} {codes:?}");
+            // Both signs alike.
+            assert_eq!(256 - u32::from(codes[0]), u32::from(codes[1]), "{scale:?} {unit}");
+        }
+    }
+}
+
 #[test]
 fn searching_is_never_worse_and_reaches_the_stated_size() {
     let long = |block| format(4, block, DType::F16, ZeroPoints::Fixed(8));

@@ -69,6 +69,12 @@ fn int4_is_a_block_as_long_as_a_cache_that_drops_rows() {
             layout(cache, &Op::read_constant(Const::new(0)), &mut Vec::new()).unwrap().block_rows;
         assert_eq!((shape.number, shape.block, block_rows), expected);
         let of_int4 = CacheShape { number: CacheType::Int4, block: None, ..shape };
-        assert_eq!(kind.kept_row_bytes, of_int4.row_bytes() as u64);
+        let entry = kind_entry(&kind.attend);
+        let row_bytes = match block_rows {
+            0 => [entry.key_row_bytes, entry.value_row_bytes],
+            _ => [entry.block_key_row_bytes, entry.block_value_row_bytes],
+        };
+        let row_bytes: u32 = row_bytes.iter().sum();
+        assert_eq!((row_bytes * entry.kv_heads) as usize, of_int4.row_bytes());
     }
 }

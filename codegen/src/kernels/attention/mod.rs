@@ -56,7 +56,8 @@ use self::vector::{Instructions, Vectors, Width};
 use super::matmul::Activation;
 use super::rows::copy_floats;
 use crate::emit::{
-    Assembly, Body, EmitError, FLOAT, FuncId, IntCC, LANES, Lanes, POINTER, Value, signature,
+    Assembly, Body, EmitError, FLOAT, FuncId, INTS, InstBuilder, IntCC, LANES, Lanes, POINTER,
+    Value, signature,
 };
 
 /// Largest code of a weight: weights have no sign.
@@ -291,7 +292,12 @@ fn layer_field(b: &mut Body<'_>, layer: Value, offset: usize) -> Value {
     b.load(POINTER, layer, offset as i32)
 }
 
-/// Products of `heads` queries (at `stride` floats from each other) with one key.
+/// Numbers of a key of codes whose products with codes of a query are summed exactly by floats: each
+/// product is at most 127², and the sum is to stay below 2²⁴.
+const EXACT_WIDTH: usize = ((1 << 24) / (127 * 127)) & !3;
+
+/// Products of `heads` queries (at `stride` floats from each other) with one key. Those of codes are exact
+/// and rounded once.
 pub(super) fn products(
     b: &mut Body<'_>,
     queries: Value,
@@ -302,20 +308,14 @@ pub(super) fn products(
 ) -> Vec<Value> {
     let (width, number) = (cache.key_width, cache.number.aside());
     let size = number.bytes();
+    if let Some(scale) = key.scale
+        && width > EXACT_WIDTH
+    {
+        let sums = sums_of_codes(b, [queries, key.numbers], stride, heads, width);
+        return sums.into_iter().map(|sum| b.fmul(sum, scale)).collect();
+    }
     let whole = width & !3;
-    let zero = b.constant(LANES, 0.0);
-    let lanes = b.fold_count(whole as i64, 4, &vec![zero; heads], |b, index, sums| {
-        let key = b.element(key.numbers, index, size as i64);
-        let key = number.load(b, Lanes::Four, key, 0);
-        let query = b.element(queries, index, 4);
-        sums.iter()
-            .enumerate()
-            .map(|(head, sum)| {
-                let query = b.load(LANES, query, (head * stride * 4) as i32);
-                b.fma(query, key, *sum)
-            })
-            .collect()
-    });
+    let lanes = lanes_of_products(b, [queries, key.numbers], stride, heads, number, whole);
     lanes
         .into_iter()
         .enumerate()
@@ -332,6 +332,72 @@ pub(super) fn products(
             }
         })
         .collect()
+}
+
+/// Products of the first `count` numbers, whole lanes of them, summed lane by lane.
+fn lanes_of_products(
+    b: &mut Body<'_>,
+    [queries, key]: [Value; 2],
+    stride: usize,
+    heads: usize,
+    number: CacheType,
+    count: usize,
+) -> Vec<Value> {
+    let zero = b.constant(LANES, 0.0);
+    b.fold_count(count as i64, 4, &vec![zero; heads], |b, index, sums| {
+        let key = b.element(key, index, number.bytes() as i64);
+        let key = number.load(b, Lanes::Four, key, 0);
+        let query = b.element(queries, index, 4);
+        sums.iter()
+            .enumerate()
+            .map(|(head, sum)| {
+                let query = b.load(LANES, query, (head * stride * 4) as i32);
+                b.fma(query, key, *sum)
+            })
+            .collect()
+    })
+}
+
+/// Sums of products of codes that lie as floats, where floats alone would not sum them exactly: parts of
+/// a row become integers. Lanes are exact for half a million numbers, which no thread's stack has room for.
+fn sums_of_codes(
+    b: &mut Body<'_>,
+    [queries, key]: [Value; 2],
+    stride: usize,
+    heads: usize,
+    width: usize,
+) -> Vec<Value> {
+    let whole = width & !3;
+    let mut sums = vec![b.constant_int(INTS, 0); heads];
+    for start in (0..whole).step_by(EXACT_WIDTH) {
+        let count = EXACT_WIDTH.min(whole - start);
+        let from = [queries, key].map(|numbers| b.add_const(numbers, start as i64 * 4));
+        let lanes = lanes_of_products(b, from, stride, heads, CacheType::F32, count);
+        for (sum, lanes) in sums.iter_mut().zip(lanes) {
+            let lanes = b.to_int(lanes);
+            *sum = b.ins().iadd(*sum, lanes);
+        }
+    }
+    let in_all = |b: &mut Body<'_>, (head, lanes): (usize, Value)| {
+        let mut sum = b.int(0);
+        let mut add = |b: &mut Body<'_>, part: Value| {
+            let part = b.ins().sextend(POINTER, part);
+            sum = b.add(sum, part);
+        };
+        for lane in 0..4 {
+            let part = b.lane(lanes, lane);
+            add(b, part);
+        }
+        for rest in whole..width {
+            let query = b.load(FLOAT, queries, ((head * stride + rest) * 4) as i32);
+            let key = b.load(FLOAT, key, rest as i32 * 4);
+            let product = b.fmul(query, key);
+            let product = b.to_int(product);
+            add(b, product);
+        }
+        b.ins().fcvt_from_sint(FLOAT, sum)
+    };
+    sums.into_iter().enumerate().map(|head| in_all(b, head)).collect()
 }
 
 /// Some heads of a row when all its keys are read.

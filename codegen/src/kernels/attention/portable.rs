@@ -8,7 +8,7 @@
 //!
 //! A dot product sums in four lanes, then the lanes, then the rest of the width one by one. Codes
 //! are floats here, whose sums are exact below 2²⁴: of keys of up to 1,040 numbers, and
-//! of the values of any tile.
+//! of the values of any tile. Sums of wider keys go on as integers from part to part.
 
 use std::mem::offset_of;
 

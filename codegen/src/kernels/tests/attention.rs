@@ -399,6 +399,28 @@ fn sink_logits_take_part_in_the_sum_only() {
     check(true, 2.5);
 }
 
+/// Floats that lost a unit at every step beyond 2²⁴ would be off by ten times the bound. A sink of
+/// the score's size shows what a single key has.
+#[test]
+fn sums_of_wide_heads_of_codes_are_exact() {
+    let mut random = Random::new(36);
+    for number in [CacheType::Int8, CacheType::Int4] {
+        for width in [1041, 6003] {
+            let pattern = Pattern::Window(1);
+            let mut case =
+                Case::new(&mut random, (1, 1, 1, width, 3), number, pattern, (true, 0.0));
+            case.query.fill(2.0);
+            case.planes.keys.fill(1.0);
+            case.planes.values.fill(0.5);
+            case.spec.score.scale = 1.0 / width as f32;
+            case.sink.fill(2.0);
+            for level in levels() {
+                case.check(level);
+            }
+        }
+    }
+}
+
 /// A row's bits are the same alone, in any part of the step, and for any number of threads.
 #[test]
 fn company_changes_no_bit_of_attention() {

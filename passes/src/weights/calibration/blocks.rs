@@ -85,7 +85,8 @@ impl Grid {
     }
 
     /// The scale of a block with the least weighted squared error among the candidates, in a row of this
-    /// unit.
+    /// unit. Where none can be stored it is 0, or infinite for symmetric codes of 8 bits: the row is then
+    /// worse than rounded to nearest, which weights that come here can be.
     pub fn choose(&self, x: &[f64], weights: &[f64], unit: f32) -> Scale {
         let least = x.iter().copied().fold(0.0, f64::min);
         let greatest = x.iter().copied().fold(0.0, f64::max);

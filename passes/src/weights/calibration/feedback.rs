@@ -45,8 +45,9 @@ pub struct Calibrated {
     pub rounding: Option<Rounding>,
 }
 
-/// Rounds a weight of floats. `None` if one of them is not finite: rounding to nearest and packing
-/// say where. `goes_on`: keeps all that goes on choosing needs, some sixteen bytes a number.
+/// Rounds a weight of floats. `None` if one of them is not finite, or too large for the scale of its block:
+/// there are no codes for it, whichever way they are chosen. `goes_on`: keeps all that goes on choosing
+/// needs, some sixteen bytes a number.
 pub fn calibrate(
     source: &Constant,
     format: &QuantFormat,
@@ -254,6 +255,9 @@ impl Rows {
         let mut zeros = scales.clone();
         for (lane, row) in values.chunks_exact(inputs).enumerate() {
             rounder.row(row, &mut codes, &mut scales, &mut zeros);
+            if !scales.iter().all(|scale| scale.is_finite()) {
+                return None;
+            }
             for k in 0..inputs {
                 weight[k][lane] = f64::from(row[k]);
                 plain.0[k][lane] = f64::from(codes[k]) - f64::from(zeros[k / grid.block]);
@@ -279,7 +283,8 @@ impl Rows {
         let plain = self.plain_error(curvature);
         self.feed_back(curvature);
         for lane in 0..LANES {
-            if plain[lane] < self.error[lane] {
+            // What is fed back may go beyond all scales where the weight itself does not.
+            if plain[lane] < self.error[lane] || self.error[lane].is_nan() {
                 self.error[lane] = plain[lane];
                 self.units[lane] =
                     self.grid.unit(largest(&self.plain.1, |scales| scales[lane].scale));

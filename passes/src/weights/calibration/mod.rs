@@ -132,6 +132,9 @@ pub enum CalibrationError {
     /// Tokenizer and model do not fit.
     #[error("the tokenizer gives the text a token {0}, which the model has no embedding of")]
     NoEmbedding(i64),
+    /// The model's file holds a weight that has no codes in its format.
+    #[error("tensor {0:?}: a number is not finite, or too large for the scale of its block")]
+    NoCodes(String),
     /// The model's arithmetic left the floats.
     #[error("inputs of {0:?} are not finite on this text")]
     NotFinite(String),

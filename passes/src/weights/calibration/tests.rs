@@ -328,7 +328,7 @@ fn what_the_stream_has_lost_is_given_back() {
 }
 
 #[test]
-fn a_weight_that_is_not_finite_is_left_alone() {
+fn a_weight_that_is_not_finite_has_no_codes() {
     let mut values = vec![0.5; 64];
     values[40] = f32::NAN;
     let source = Constant::from_f32("w", &[1, 64], &values);
@@ -338,6 +338,57 @@ fn a_weight_that_is_not_finite_is_left_alone() {
     let lost = Lost { inputs: &unit, stream: None };
     let format = format(4, 32, ZeroPoints::Fixed(8));
     assert!(calibrate(&source, &format, &curvature, &lost, false).is_none());
+}
+
+/// Rounded to nearest it has an infinite scale, which packing refuses.
+#[test]
+fn a_weight_beyond_its_scales_has_no_codes() {
+    let mut unit = vec![0.0; 64 * 64];
+    (0..64).for_each(|k| unit[k * 65] = 1.0);
+    let nothing = vec![0.0; 64 * 64];
+    for (bits, zero, within, beyond) in [
+        (4, ZeroPoints::Fixed(8), 5.2e5, 5.3e5),
+        (4, ZeroPoints::Codes, 9.8e5, 9.9e5),
+        (8, ZeroPoints::Fixed(128), 8.3e6, 8.4e6),
+    ] {
+        for short in [false, true].into_iter().filter(|short| !short || bits == 4 && beyond < 9e5) {
+            let format = QuantFormat { short, ..format(bits, 32, zero) };
+            let found = |extreme: f32| {
+                let mut values = vec![0.5; 64];
+                values[40] = extreme;
+                let source = Constant::from_f32("w", &[1, 64], &values);
+                let curvature = Curvature::new(unit.clone(), 64).unwrap();
+                let lost = Lost { inputs: &nothing, stream: None };
+                let found = calibrate(&source, &format, &curvature, &lost, false)?;
+                Some(weight_of(&found.constant)[40])
+            };
+            assert_eq!(found(beyond), None, "{format:?}");
+            assert_eq!(found(-beyond), None, "{format:?}");
+            // Short scales are as coarse as that, and fewer fit below the largest half.
+            let within = if short { 0.8 * within } else { within };
+            let held = found(within).unwrap();
+            assert!((held / f64::from(within) - 1.0).abs() < 0.07, "{format:?}: {held}");
+        }
+    }
+}
+
+#[test]
+fn a_weight_without_codes_is_named() {
+    let mut numbers = Numbers(34);
+    let mut graph = rounded_model(&mut numbers);
+    let large = graph.constants.iter_mut().find(|(_, constant)| constant.name == "down").unwrap().1;
+    let Element::Quant(format) = large.ty.element else { panic!("codes") };
+    let mut values = numbers.floats(40 * 48);
+    values[77] = 6e5;
+    *large =
+        Constant::from_f32("down", &[40, 48], &values).rounded(Element::Quant(format)).unwrap();
+    let products = rounded_products(&graph.main, &graph);
+    let text = [(0..64).collect::<Vec<u32>>()];
+    let Err(error) = choose_codes(&graph, &products, &text, false, &Watch::default()) else {
+        panic!("codes for 600,000")
+    };
+    let expected = "--calibrate: tensor \"down\": a number is not finite, or too large for the scale of its block";
+    assert_eq!(error.to_string(), expected);
 }
 
 /// A decoder whose logits go back through every kind of node that small models have.

@@ -234,18 +234,14 @@ impl<'g> Walk<'g> {
             None => None,
         };
         let lost = Lost { inputs: &inputs.lost, stream: lost_stream.as_deref() };
-        // A weight that is not finite stays as it is: packing says where it is.
         let found = calibrate(source, &format, &inputs.curvature, &lost, self.movable.is_some());
-        let (calibrated, error, plain_error) = match found {
-            Some(Calibrated { constant: codes, error, plain_error, rounding }) => {
-                if let (Some(movable), Some(rounding)) = (&mut self.movable, rounding) {
-                    movable.push(Movable { node, constant, rounding, inputs });
-                }
-                (codes, error, plain_error)
-            }
-            None => (weight.clone(), 0.0, 0.0),
-        };
-        self.chosen.insert(constant, calibrated);
+        // Packing would refuse it as well; but what reads its products would be no number until then.
+        let found = found.ok_or_else(|| CalibrationError::NoCodes(weight.name.clone()))?;
+        let Calibrated { constant: codes, error, plain_error, rounding } = found;
+        if let (Some(movable), Some(rounding)) = (&mut self.movable, rounding) {
+            movable.push(Movable { node, constant, rounding, inputs });
+        }
+        self.chosen.insert(constant, codes);
         Ok(Choice { constant, error, plain_error })
     }
 

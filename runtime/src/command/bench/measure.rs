@@ -116,7 +116,7 @@ impl StepModel for Counted {
         if self.passes_over {
             return;
         }
-        self.counter.long_prompt(self.forward.shape(), prompt.tokens.len() as u32);
+        self.counter.long_prompt(prompt.tokens.len() as u32, prompt.past);
         self.watch.iter_mut().for_each(|watch| watch.begin_prompt(&prompt));
         self.forward.begin_prompt(prompt);
     }
@@ -328,7 +328,7 @@ impl Measured {
 /// All repetitions of a setup.
 pub struct Runs {
     prefill: Vec<Measured>,
-    /// Of each repetition the median step, with the mean work of its steps.
+    /// Of each repetition the median time and work of its steps.
     decode: Vec<Measured>,
     /// Beside the model that took turns with this one, if any did.
     pub(super) prefill_speedup: Option<Speedup>,
@@ -350,19 +350,8 @@ impl Runs {
             .map(|run| Measured::new(run.prefill.seconds, run.prefill.work, peaks))
             .collect();
         let decode = runs.iter().filter_map(|run| {
-            let steps = run.steps.get(WARM_STEPS..).filter(|steps| !steps.is_empty())?;
-            let mut work = Work::default();
-            steps.iter().for_each(|step| work += step.work);
-            let count = steps.len() as u64;
-            let mean = Work {
-                bytes: work.bytes / count,
-                integer_operations: work.integer_operations / count,
-                tile_operations: work.tile_operations / count,
-                float_operations: work.float_operations / count,
-                bf16_operations: work.bf16_operations / count,
-            };
-            let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
-            Some(Measured::new(median(&mut seconds), mean, peaks))
+            let Span { seconds, work } = median_step(run.steps.get(WARM_STEPS..)?)?;
+            Some(Measured::new(seconds, work, peaks))
         });
         Runs { prefill, decode: decode.collect(), prefill_speedup, decode_speedup }
     }
@@ -382,6 +371,29 @@ fn best(measured: &[Measured]) -> Option<(Measured, f64)> {
     let best = measured.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
     let mut seconds: Vec<f64> = measured.iter().map(|measured| measured.seconds).collect();
     Some((*best, median(&mut seconds)))
+}
+
+/// Median time and median work of steps. Both are medians, so that a few steps that do much more, as those
+/// that select rows anew, change neither: by their mean work the others' share of reading would be too
+/// high. Work is not that of the step whose time is the median, which differs from run to run.
+fn median_step(steps: &[Span]) -> Option<Span> {
+    if steps.is_empty() {
+        return None;
+    }
+    let work = |of: fn(&Work) -> u64| {
+        let mut amounts: Vec<u64> = steps.iter().map(|step| of(&step.work)).collect();
+        amounts.sort_unstable();
+        amounts[(amounts.len() - 1) / 2].midpoint(amounts[amounts.len() / 2])
+    };
+    let work = Work {
+        bytes: work(|work| work.bytes),
+        integer_operations: work(|work| work.integer_operations),
+        tile_operations: work(|work| work.tile_operations),
+        float_operations: work(|work| work.float_operations),
+        bf16_operations: work(|work| work.bf16_operations),
+    };
+    let mut seconds: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
+    Some(Span { seconds: median(&mut seconds), work })
 }
 
 /// The middle of the numbers, or the mean of both that are.
@@ -461,6 +473,24 @@ mod tests {
         assert_eq!(of(&[4.0, 1.0]), Some((1.0, 2.5, 4.0)));
         // A quarter of the moments lies on either side.
         assert_eq!(of(&[8.0, 1.0, 3.0, 2.0, 7.0, 4.0, 6.0, 5.0]), Some((3.0, 4.5, 6.0)));
+    }
+
+    #[test]
+    fn long_steps_change_neither_time_nor_work_of_the_median() {
+        let step = |(seconds, bytes)| Span { seconds, work: Work { bytes, ..Work::default() } };
+        let of = |steps: &[(f64, u64)]| {
+            let steps: Vec<Span> = steps.iter().copied().map(step).collect();
+            median_step(&steps).map(|step| (step.seconds, step.work.bytes))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(1.0, 10), (90.0, 900), (2.0, 12)]), Some((2.0, 12)));
+        assert_eq!(of(&[(1.0, 10), (90.0, 900), (4.0, 12), (2.0, 14)]), Some((3.0, 13)));
+        let rate = Rate { best: 10.0, median: 10.0 };
+        let peaks = Peaks { read: rate, float: rate, integer: rate, tiles: rate, bf16: rate };
+        let steps = [(9.0, 99), (9.0, 99), (2.0, 10), (2.0, 10), (90.0, 900)];
+        let run = Run { prefill: step((1.0, 1)), steps: steps.into_iter().map(step).collect() };
+        let (measured, _) = Runs::new(&[run], None, &peaks).decode().unwrap();
+        assert_eq!((measured.seconds, measured.work.bytes, measured.share_read), (2.0, 10, 0.5));
     }
 
     #[test]
