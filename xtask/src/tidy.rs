@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 /// Crate folder and the crates of the workspace that it may depend on.
 const EDGES: &[(&str, &[&str])] = &[
     ("ir", &[]),
-    ("frontend", &["weir-ir", "weir-tokenizer"]),
+    ("frontend", &["weir-ir"]),
     ("passes", &["weir-ir"]),
     ("codegen", &["weir-abi", "weir-ir"]),
     ("runtime/abi", &[]),

@@ -18,8 +18,8 @@ use crate::{Model, RuntimeError};
 
 /// What the help says at its end.
 const NOTES: &str = "\
-The page to talk to the model is at /, the API at /v1 (OpenAI's: chat/completions, completions, models), \
-metrics at /metrics. SIGTERM and Ctrl-C let answers finish (--drain), SIGHUP reads keys and certificates again.";
+The page to talk to the model is at /, the API at /v1 (OpenAI's: chat/completions, completions, responses, \
+embeddings, models; Anthropic's: messages), metrics at /metrics. SIGTERM and Ctrl-C let answers finish (--drain), SIGHUP reads keys and certificates again.";
 
 /// Most seconds that can be asked for: a year.
 const MAX_SECONDS: u64 = 366 * 86_400;

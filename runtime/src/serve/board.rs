@@ -22,8 +22,8 @@ use crate::{Engine, FinishReason, Usage};
 /// How often the slots are looked at while the engine works.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Bounds of histograms of latencies, in seconds: a factor of about 1.5, from a fast step of a small
-/// model to a long prompt of a large one.
+/// Bounds of histograms of latencies, in seconds, from a fast step of a small model to a long prompt of a
+/// large one: a factor of about 1.5 up to a second, where most of them are, and fewer beyond.
 const LATENCIES: [f64; 24] = [
     0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
     0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,

@@ -12,7 +12,8 @@ pub struct Limits {
     /// Bytes of all bodies that are being read and of tokens or text that are sent as they are asked for, but
     /// for the first 16 KiB of each.
     pub all_body_bytes: usize,
-    /// Bytes of tokens that are reported with probabilities, of all answers together.
+    /// Bytes of tokens that are reported with probabilities, of all answers together, or fewer where so many
+    /// can never be asked for.
     pub all_reported_bytes: usize,
     /// Bytes of a request's head.
     pub head_bytes: usize,
@@ -121,8 +122,7 @@ impl Limits {
         let reader = READING.saturating_mul(self.body_bytes).saturating_add(text);
         let own = connections
             .saturating_add(READERS.saturating_mul(reader))
-            .saturating_add(self.all_body_bytes)
-            .saturating_add(self.all_reported_bytes);
+            .saturating_add(self.all_body_bytes);
         (own as u64).saturating_add(answer_bytes)
     }
 

@@ -215,10 +215,14 @@ pub fn memory_ceiling(
     let header = model.compiled().header();
     let slots = options.runtime.slots_of(model.compiled());
     let queue = options.queue_limit(slots);
+    let waiting = slots.saturating_add(queue.least());
     let (answers, constraints) = match model.gives() {
         HeadResult::Logits => (
-            product([slots.into(), header.context.into(), TOKEN_BYTES]),
-            model.constraint_memory(slots, slots.saturating_add(queue.least()))?,
+            sum([
+                product([slots.into(), header.context.into(), TOKEN_BYTES]),
+                ReportedRoom::bytes(&options.limits, waiting, header.context),
+            ]),
+            model.constraint_memory(slots, waiting)?,
         ),
         HeadResult::Hidden => (embeddings::memory(&options.limits, slots, header.head_width), 0),
     };
@@ -272,7 +276,10 @@ async fn run(
     let traces = traces
         .transpose()
         .map_err(|error| RuntimeError::Machine(format!("traces cannot be written: {error}")))?;
-    let places = RequestPlaces::new(slots, options.queue_limit(slots));
+    let queue = options.queue_limit(slots);
+    let waiting = slots.saturating_add(queue.least());
+    let reported = ReportedRoom::bytes(&options.limits, waiting, model.compiled().header().context);
+    let places = RequestPlaces::new(slots, queue);
     let all_places = places.all();
     let (jobs, taken) = mpsc::channel(all_places);
     let worker = Worker::new(engine, taken, Arc::clone(&board));
@@ -307,7 +314,7 @@ async fn run(
         ceiling,
         longest_text,
         body_budget: Arc::new(Semaphore::new(limits.all_body_bytes / json::BUDGET_UNIT)),
-        reported: ReportedRoom::new(limits.all_reported_bytes),
+        reported: ReportedRoom::new(reported),
         queue_timeout: options.queue_timeout,
         request_timeout: options.request_timeout,
         jobs,

@@ -7,7 +7,8 @@ use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
-use crate::memory::Mebibytes;
+use super::limits::{LOGPROBS, Limits};
+use crate::memory::{Mebibytes, product};
 use crate::{Request, RequestRules};
 
 /// Bytes of a token or an alternative to it, as text and before it is written (80 to 110 seen in
@@ -24,9 +25,14 @@ pub struct ReportedRoom {
 }
 
 impl ReportedRoom {
+    /// Bytes for a server in which so many answers, of at most `context` tokens each, are given or wait.
+    pub fn bytes(limits: &Limits, answers: u32, context: u32) -> u64 {
+        let all = product([answers.into(), context.into(), 1 + u64::from(LOGPROBS), ENTRY_BYTES]);
+        all.min(limits.all_reported_bytes as u64)
+    }
+
     /// Room for so many bytes.
-    pub fn new(bytes: usize) -> ReportedRoom {
-        let bytes = bytes as u64;
+    pub fn new(bytes: u64) -> ReportedRoom {
         ReportedRoom { bytes, free: Arc::new(Semaphore::new((bytes / UNIT) as usize)) }
     }
 
@@ -94,7 +100,9 @@ mod tests {
     #[test]
     fn answers_share_the_room() {
         let rules = RequestRules { context: 104, vocabulary: 10, has_tokenizer: true };
-        let room = ReportedRoom::new(64 << 10);
+        let limits = Limits { all_reported_bytes: 64 << 10, ..Limits::default() };
+        assert_eq!(ReportedRoom::bytes(&limits, 2, 3), 2 * 3 * 21 * 128);
+        let room = ReportedRoom::new(ReportedRoom::bytes(&limits, 9, 104));
         // A hundred tokens are left; with an alternative each that is 25,600 bytes.
         let some = [request(Some(1), None)];
         assert_eq!(ReportedRoom::needed(&some, 1, &rules), 25_600);
