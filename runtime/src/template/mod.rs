@@ -1,13 +1,16 @@
 //! Chat templates: Jinja as Hugging Face's libraries render it.
 //!
 //! `trim_blocks` and `lstrip_blocks` are set, Python's string, list and dict methods exist,
-//! `tojson` writes what Python's `json.dumps(ensure_ascii=False)` writes, and `raise_exception` and
-//! `strftime_now` (in UTC: a static program has no time zones) are functions. The block tag
+//! `tojson` writes what Python's `json.dumps` writes (by default with `ensure_ascii=False`), the tests
+//! `iterable` and `sequence` are Jinja's, and `raise_exception` and `strftime_now` (in UTC: a static
+//! program has no time zones) are functions. The block tag
 //! `generation`, which marks training targets, is read as a block that is always true. A message is what
 //! Hugging Face's users pass: arguments of calls are objects, `tools` is `none` where there are none.
 
+mod json;
 mod message;
 mod python;
+mod strings;
 #[cfg(test)]
 mod tests;
 
@@ -57,15 +60,18 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_fuel(Some(FUEL));
         environment.set_syntax(syntax.map_err(part)?);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python::to_json);
+        environment.set_unknown_method_callback(strings::call_method);
+        environment.add_filter("tojson", json::to_json);
+        environment.add_test("iterable", python::is_iterable);
+        environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", |format: String| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             python::strftime(&format, now)
         });
-        environment.add_template_owned(NAME, replace_generation_tags(source)).map_err(part)?;
+        // Jinja reads any end of a line as a newline, inside of texts as well.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        environment.add_template_owned(NAME, replace_generation_tags(&source)).map_err(part)?;
         let variables = environment.get_template(NAME).map_err(part)?.undeclared_variables(false);
         Ok(ChatTemplate {
             uses_tools: variables.contains("tools"),

@@ -1,82 +1,94 @@
-//! What Python offers templates and minijinja does not: `json.dumps` and `strftime`, written alike.
+//! What Python and Jinja do otherwise than minijinja: tests, arguments by place or name, `strftime`.
 
-use minijinja::value::{Kwargs, Value};
+use std::time::Duration;
+
+use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind};
-use serde::Serialize;
 
-/// Separators as Python's `json` writes them on one line.
-struct PythonFormatter;
+/// The test `iterable`: whether Python's `iter` takes the value. `none` it does not take, though a loop
+/// here does: templates ask so whether there are tools to count.
+pub fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
 
-impl serde_json::ser::Formatter for PythonFormatter {
-    fn begin_array_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+/// The test `sequence`: whether the value has a length and items, as texts and mappings have. (A list
+/// that was sliced or added to is an iterable here.)
+pub fn is_sequence(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Undefined
+            | ValueKind::String
+            | ValueKind::Bytes
+            | ValueKind::Seq
+            | ValueKind::Map
+            | ValueKind::Iterable
+    )
+}
+
+/// Arguments that may be given by place and by name, taken in the order of their places.
+pub struct Arguments<'a> {
+    function: &'a str,
+    positional: &'a [Value],
+    named: Kwargs,
+}
+
+impl<'a> Arguments<'a> {
+    /// The arguments of a call of `function`.
+    pub fn new(function: &'a str, arguments: &'a [Value]) -> Result<Arguments<'a>, Error> {
+        let (positional, named) = from_args(arguments)?;
+        Ok(Arguments { function, positional, named })
     }
 
-    fn begin_object_key<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    /// The next argument, if it is given and not `none`.
+    pub fn take(&mut self, name: &str) -> Result<Option<Value>, Error> {
+        let Some((first, rest)) = self.positional.split_first() else {
+            return self.named.get(name);
+        };
+        self.positional = rest;
+        if self.named.has(name) {
+            return Err(self.error(ErrorKind::TooManyArguments, format!("{name} is given twice")));
+        }
+        Ok((!first.is_none()).then(|| first.clone()))
     }
 
-    fn begin_object_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-    ) -> std::io::Result<()> {
-        writer.write_all(b": ")
+    /// Refuses arguments that were not taken.
+    pub fn finish(self) -> Result<(), Error> {
+        if !self.positional.is_empty() {
+            return Err(self.error(ErrorKind::TooManyArguments, "too many arguments".to_owned()));
+        }
+        self.named.assert_all_used().map_err(|error| {
+            let reason = error.detail().unwrap_or("unknown argument").to_owned();
+            self.error(error.kind(), reason)
+        })
+    }
+
+    fn error(&self, kind: ErrorKind, reason: String) -> Error {
+        Error::new(kind, format!("{}: {reason}", self.function))
     }
 }
 
-/// The filter `tojson`, as `json.dumps(ensure_ascii=False)` writes it.
-pub fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // Other arguments of Python's function (`ensure_ascii`, …) keep their defaults.
-    let mut bytes = Vec::new();
-    let written = match indent {
-        None => {
-            let mut out = serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter);
-            value.serialize(&mut out)
-        }
-        Some(width) => {
-            let indent = " ".repeat(width.min(16));
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
-        }
-    };
-    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(Value::from_safe_string(text))
-}
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// The calendar fields that chat templates print, in UTC.
-pub fn strftime(format: &str, seconds: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] =
-        ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let days = seconds / 86_400;
-    let (year, month, day) = civil_date(days);
-    let month_name = MONTHS[month as usize - 1];
-    let day_name = DAYS[(days % 7) as usize];
-    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+/// The time since 1970-01-01 in UTC, as Python's `strftime` writes it on Linux for `datetime.now()`,
+/// which has no zone (`%Z` and `%z` are empty). `-`, `_`, `0` and `^` before a letter are GNU's. Letters
+/// that are none are an error: a prompt with `%Q` in it is nobody's wish.
+pub fn strftime(format: &str, now: Duration) -> Result<String, Error> {
+    let moment = Moment::new(now);
     let mut out = String::new();
     let mut characters = format.chars();
     while let Some(character) = characters.next() {
@@ -84,25 +96,147 @@ pub fn strftime(format: &str, seconds: u64) -> String {
             out.push(character);
             continue;
         }
-        match characters.next() {
-            Some('Y') => out.push_str(&format!("{year:04}")),
-            Some('y') => out.push_str(&format!("{:02}", year % 100)),
-            Some('m') => out.push_str(&format!("{month:02}")),
-            Some('B') => out.push_str(month_name),
-            Some('b') => out.push_str(&month_name[..3]),
-            Some('d') => out.push_str(&format!("{day:02}")),
-            Some('A') => out.push_str(day_name),
-            Some('a') => out.push_str(&day_name[..3]),
-            Some('H') => out.push_str(&format!("{hour:02}")),
-            Some('M') => out.push_str(&format!("{minute:02}")),
-            Some('S') => out.push_str(&format!("{second:02}")),
-            Some('%') => out.push('%'),
-            // Like the C function, an unknown field is copied.
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
+        let rest = characters.as_str();
+        let Some(letter) = characters.next() else {
+            out.push('%');
+            break;
+        };
+        let (flag, letter) = match letter {
+            '-' | '_' | '0' | '^' => (Some(letter), characters.next()),
+            _ => (None, Some(letter)),
+        };
+        let field = letter.and_then(|letter| moment.field(letter));
+        match (field, flag) {
+            (Some(Field::Number(value, width, pad)), flag) => match flag {
+                Some('-') => out.push_str(&value.to_string()),
+                Some('_') => out.push_str(&format!("{value:width$}")),
+                Some('0') => out.push_str(&format!("{value:0width$}")),
+                _ if pad == ' ' => out.push_str(&format!("{value:width$}")),
+                _ => out.push_str(&format!("{value:0width$}")),
+            },
+            (Some(Field::Text(text)), Some('^')) => out.push_str(&text.to_uppercase()),
+            // Texts are as wide as they are.
+            (Some(Field::Text(text)), _) => out.push_str(text),
+            (Some(Field::Format(format)), None) => out.push_str(&strftime(format, now)?),
+            // What no letter stands for Python copies.
+            (None, None) if letter.is_some_and(|letter| !WIDTHS_AND_FORMS.contains(letter)) => {
+                out.push('%');
+                out.extend(letter);
+            }
+            (Some(Field::Format(_)) | None, _) => {
+                let length = usize::from(flag.is_some()) + letter.map_or(0, char::len_utf8);
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("strftime_now: unknown field \"%{}\"", &rest[..length]),
+                ));
+            }
         }
     }
-    out
+    Ok(out)
+}
+
+/// What stands in front of a letter in the C library's longer fields, which are not done.
+const WIDTHS_AND_FORMS: &str = "123456789#+:EO";
+
+/// What a letter stands for.
+enum Field {
+    /// A value, its least width, and what fills it.
+    Number(u64, usize, char),
+    Text(&'static str),
+    /// Other letters.
+    Format(&'static str),
+}
+
+/// A time by the calendar.
+struct Moment {
+    seconds: u64,
+    microsecond: u64,
+    year: u64,
+    month: u64,
+    day: u64,
+    /// From 0.
+    day_of_year: u64,
+    /// From Sunday, which is 0.
+    weekday: u64,
+}
+
+impl Moment {
+    fn new(now: Duration) -> Moment {
+        let days = now.as_secs() / 86_400;
+        let (year, month, day) = civil_date(days);
+        let mut first_day = days - (day - 1);
+        while civil_date(first_day).1 > 1 {
+            first_day -= civil_date(first_day - 1).2;
+        }
+        Moment {
+            seconds: now.as_secs(),
+            microsecond: now.subsec_micros().into(),
+            year,
+            month,
+            day,
+            day_of_year: days - first_day,
+            // The first was a Thursday.
+            weekday: (days + 4) % 7,
+        }
+    }
+
+    fn field(&self, letter: char) -> Option<Field> {
+        let number = |value, width| Field::Number(value, width, '0');
+        let blank = |value| Field::Number(value, 2, ' ');
+        let hour = self.seconds / 3_600 % 24;
+        let hour_of_twelve = (hour + 11) % 12 + 1;
+        let (month_name, day_name) = (MONTHS[self.month as usize - 1], DAYS[self.weekday as usize]);
+        let day_from_monday = (self.weekday + 6) % 7;
+        Some(match letter {
+            'Y' => number(self.year, 4),
+            'y' => number(self.year % 100, 2),
+            'C' => number(self.year / 100, 2),
+            'm' => number(self.month, 2),
+            'B' => Field::Text(month_name),
+            'b' | 'h' => Field::Text(&month_name[..3]),
+            'd' => number(self.day, 2),
+            'e' => blank(self.day),
+            'j' => number(self.day_of_year + 1, 3),
+            'A' => Field::Text(day_name),
+            'a' => Field::Text(&day_name[..3]),
+            'w' => number(self.weekday, 1),
+            'u' => number(day_from_monday + 1, 1),
+            'U' => number((self.day_of_year + 7 - self.weekday) / 7, 2),
+            'W' => number((self.day_of_year + 7 - day_from_monday) / 7, 2),
+            'G' => number(self.iso_week().0, 4),
+            'g' => number(self.iso_week().0 % 100, 2),
+            'V' => number(self.iso_week().1, 2),
+            'H' => number(hour, 2),
+            'k' => blank(hour),
+            'I' => number(hour_of_twelve, 2),
+            'l' => blank(hour_of_twelve),
+            'M' => number(self.seconds / 60 % 60, 2),
+            'S' => number(self.seconds % 60, 2),
+            'f' => number(self.microsecond, 6),
+            's' => number(self.seconds, 1),
+            'p' => Field::Text(if hour < 12 { "AM" } else { "PM" }),
+            'P' => Field::Text(if hour < 12 { "am" } else { "pm" }),
+            'Z' | 'z' => Field::Text(""),
+            'F' => Field::Format("%Y-%m-%d"),
+            'T' | 'X' => Field::Format("%H:%M:%S"),
+            'R' => Field::Format("%H:%M"),
+            'r' => Field::Format("%I:%M:%S %p"),
+            'D' | 'x' => Field::Format("%m/%d/%y"),
+            'c' => Field::Format("%a %b %e %H:%M:%S %Y"),
+            'n' => Field::Text("\n"),
+            't' => Field::Text("\t"),
+            '%' => Field::Text("%"),
+            _ => return None,
+        })
+    }
+
+    /// The year and the week of ISO 8601: those of the week's Thursday.
+    fn iso_week(&self) -> (u64, u64) {
+        let days = self.seconds / 86_400;
+        let thursday = days + 3 - (self.weekday + 6) % 7;
+        let thursday = Moment::new(Duration::from_secs(thursday * 86_400));
+        (thursday.year, thursday.day_of_year / 7 + 1)
+    }
 }
 
 /// Year, month and day of a day since 1970-01-01 (Hinnant, "chrono-compatible low-level date
