@@ -142,7 +142,8 @@ impl Reader {
         let until = Instant::now() + READING_TIME;
         let mut desk = self.desk();
         loop {
-            if let Some(place) = desk.kept.iter().position(|(source, _)| source == constraint) {
+            let mut kept = desk.kept.iter();
+            if let Some(place) = kept.position(|(source, _)| source.is_alike(constraint)) {
                 desk.kept[..=place].rotate_right(1);
                 return Ok(Taken::Kept(desk.kept[0].1.clone()));
             }

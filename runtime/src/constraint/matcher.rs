@@ -84,23 +84,30 @@ impl Matcher {
             return Ok(());
         }
         let parser = self.parser.get_or_insert_with(|| self.grammar.begin());
-        let mut mask = match self.place {
-            Place::Before { keeps: false, .. } => parser.token_env.tok_trie().alloc_token_set(),
+        let (mut mask, may_end) = match self.place {
+            Place::Before { keeps: false, .. } => {
+                (parser.token_env.tok_trie().alloc_token_set(), false)
+            }
             _ => {
                 let mask = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
                 let mut mask = mask.map_err(|_| fault(parser))?;
                 for eos in self.grammar.eos().iter().filter(|eos| !ends.contains(eos)) {
                     forbid(&mut mask, *eos);
                 }
-                if parser.is_accepting() {
-                    ends.iter().for_each(|end| allow(&mut mask, *end));
-                }
-                mask
+                (mask, parser.is_accepting())
             }
         };
         if let (Place::Before { written, .. }, Some(lead)) = (&self.place, self.grammar.lead()) {
             let opening = lead.opening(written, parser.token_env.tok_trie());
             opening.into_iter().for_each(|token| allow(&mut mask, token));
+        }
+        // A request's own ends may be texts that the grammar goes on with: whoever chooses one ends there.
+        match may_end {
+            true => ends.iter().for_each(|end| allow(&mut mask, *end)),
+            false => ends.iter().for_each(|end| forbid(&mut mask, *end)),
+        }
+        if mask.is_zero() {
+            return Err(ConstraintFault::NoToken);
         }
         keep(&mask, logits);
         Ok(())

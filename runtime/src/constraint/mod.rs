@@ -25,9 +25,12 @@
 //! that the same is refused on every machine; reading has a limit in time besides, for what those miss.
 
 mod grammars;
+mod joins;
+mod lark;
 mod lead;
 pub mod limits;
 mod matcher;
+mod numbers;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -115,6 +118,26 @@ pub enum ConstraintError {
 const JSON_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,20}";
 
 impl Constraint {
+    /// Whether another one is written alike, in the order of its properties too: an answer's are in the
+    /// schema's, and equality passes over it.
+    fn is_alike(&self, other: &Constraint) -> bool {
+        let texts = |constraint: &Constraint| -> Vec<String> {
+            constraint.schemas().into_iter().map(Value::to_string).collect()
+        };
+        self == other && texts(self) == texts(other)
+    }
+
+    fn schemas(&self) -> Vec<&Value> {
+        match self {
+            Constraint::JsonSchema(schema) => vec![schema],
+            Constraint::Calls(calls) => calls.tools.iter().map(|tool| &tool.parameters).collect(),
+            Constraint::JsonObject
+            | Constraint::Regex(_)
+            | Constraint::Choice(_)
+            | Constraint::Lark(_) => Vec::new(),
+        }
+    }
+
     /// The grammar that llguidance is given, for a model whose special tokens `special` knows by their
     /// names.
     fn top_level(
@@ -136,7 +159,7 @@ impl Constraint {
                 Ok(TopLevelGrammar::from_regex(expression))
             }
             Constraint::Lark(grammar) => {
-                weight::check_lark(grammar)?;
+                lark::check(grammar)?;
                 Ok(TopLevelGrammar::from_lark(grammar.clone()))
             }
             Constraint::Choice(texts) => {
@@ -197,7 +220,9 @@ fn json_grammar(schema: &Value) -> Result<TopLevelGrammar, ConstraintError> {
         return Err(ConstraintError::Guidance);
     }
     schema.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_SPACE}));
-    Ok(TopLevelGrammar::from_json_schema(Value::Object(schema)))
+    let mut schema = Value::Object(schema);
+    numbers::tighten(&mut schema);
+    Ok(TopLevelGrammar::from_json_schema(schema))
 }
 
 /// The grammar of calls, and behind it those of each tool's arguments.

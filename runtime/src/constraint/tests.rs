@@ -1,6 +1,7 @@
 //! Which texts keep to a constraint, and that no source takes the server down.
 
 mod calls;
+mod refused;
 
 use std::sync::OnceLock;
 

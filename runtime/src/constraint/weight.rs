@@ -5,9 +5,9 @@
 //! multiplies expressions out that must match the same text. Short sources could keep it busy for hours.
 //! Bounds here are those at which a reading stays well below its quarter of a second and 64 MiB.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::ConstraintError;
+use super::{ConstraintError, joins, numbers};
 
 /// Signs that repeat something in regular expressions, or make it optional.
 const REPETITIONS: usize = 1000;
@@ -51,8 +51,16 @@ const HARMLESS: [&str; 14] = [
 /// Keywords whose schemas hold for the same value as what stands beside them.
 const APPLICATORS: [&str; 4] = ["$ref", "anyOf", "oneOf", "allOf"];
 
-fn refused(reason: String) -> ConstraintError {
+pub(super) fn refused(reason: String) -> ConstraintError {
     ConstraintError::Refused(reason)
+}
+
+/// Whether values have to keep to several schemas here.
+pub(super) fn is_joined(fields: &Map<String, Value>) -> bool {
+    let parts = fields.keys().filter(|name| !HARMLESS.contains(&name.as_str())).count();
+    let applies = fields.keys().any(|name| APPLICATORS.contains(&name.as_str()));
+    let all = fields.get("allOf").and_then(Value::as_array);
+    (applies && parts > 1) || all.is_some_and(|all| all.len() > 1)
 }
 
 /// Refuses regular expressions that are too heavy; `texts` are all of a constraint.
@@ -61,6 +69,11 @@ pub(super) fn check_expressions<'a>(
 ) -> Result<(), ConstraintError> {
     let (mut repetitions, mut classes) = (0, 0);
     for text in texts {
+        if names_stop(text) {
+            let reason =
+                "groups that are named \"stop\" are not supported, as they would mean look-ahead";
+            return Err(refused(reason.to_owned()));
+        }
         let mut escaped = false;
         for character in text.chars() {
             match character {
@@ -86,19 +99,61 @@ pub(super) fn check_expressions<'a>(
     Ok(())
 }
 
-/// Refuses grammars in Lark that are too heavy.
-pub(super) fn check_lark(grammar: &str) -> Result<(), ConstraintError> {
-    if grammar.contains('&') {
-        let reason = "intersections (&) are not supported; the character itself is \\x26";
-        return Err(refused(reason.to_owned()));
+/// Whether a group has the name that makes it look-ahead for the library. Space may stand in front of it
+/// where expressions may be spaced out.
+fn names_stop(text: &str) -> bool {
+    ["?P<stop>", "?<stop>"].into_iter().any(|name| {
+        text.match_indices(name).any(|(place, _)| {
+            let Some(before) = text[..place].trim_end().strip_suffix('(') else { return false };
+            let escapes = before.len() - before.trim_end_matches('\\').len();
+            escapes % 2 == 0
+        })
+    })
+}
+
+/// Refuses a pattern of a schema whose classes mean something else here than in ECMAScript, which patterns
+/// are written in: there a class holds no other one, and none is joined, cut or taken away.
+fn check_pattern(pattern: &str) -> Result<(), ConstraintError> {
+    let mut characters = pattern.chars().peekable();
+    // The last character of the class, if in one.
+    let mut class: Option<char> = None;
+    while let Some(character) = characters.next() {
+        if character == '\\' {
+            characters.next();
+            class = class.map(|_| character);
+            continue;
+        }
+        match (class, character) {
+            (None, '[') => {
+                characters.next_if_eq(&'^');
+                if characters.peek() == Some(&']') {
+                    return Err(in_class("] at its beginning"));
+                }
+                class = Some(character);
+            }
+            (None, _) => {}
+            (Some(_), ']') => class = None,
+            (Some(_), '[') => return Err(in_class("[")),
+            (Some('-'), '-') => return Err(in_class("--")),
+            (Some('&'), '&') => return Err(in_class("&&")),
+            (Some('~'), '~') => return Err(in_class("~~")),
+            (Some(_), _) => class = Some(character),
+        }
     }
-    check_expressions([grammar].into_iter())
+    Ok(())
+}
+
+fn in_class(signs: &str) -> ConstraintError {
+    refused(format!(
+        "a pattern has {signs} in a class of characters, which is not supported unless it is escaped"
+    ))
 }
 
 /// Refuses a schema that is too heavy.
 pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
     let seen = Seen::of(schema)?;
     seen.check()?;
+    numbers::check(schema)?;
     if seen.counts_properties && seen.most_properties > COUNTED_PROPERTIES {
         return Err(refused(format!(
             "minProperties and maxProperties are supported beside {COUNTED_PROPERTIES} properties of \
@@ -111,13 +166,14 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
              to keep to several schemas (allOf, or $ref, anyOf or oneOf with something beside it)"
         )));
     }
-    Ok(())
+    joins::check([schema].into_iter())
 }
 
 /// Refuses schemas that are too heavy together, each of which is not by itself.
 pub(super) fn check_schemas<'s>(
-    schemas: impl Iterator<Item = &'s Value>,
+    schemas: impl Iterator<Item = &'s Value> + Clone,
 ) -> Result<(), ConstraintError> {
+    joins::check(schemas.clone())?;
     let mut all = Seen::default();
     for schema in schemas {
         let seen = Seen::of(schema)?;
@@ -170,13 +226,11 @@ impl<'s> Seen<'s> {
         }
     }
 
-    fn look_at(
-        &mut self,
-        fields: &'s serde_json::Map<String, Value>,
-    ) -> Result<(), ConstraintError> {
+    fn look_at(&mut self, fields: &'s Map<String, Value>) -> Result<(), ConstraintError> {
         for (name, value) in fields {
             match (name.as_str(), value) {
                 ("pattern", Value::String(pattern)) => {
+                    check_pattern(pattern)?;
                     self.expressions.push(pattern);
                     self.patterns += 1;
                 }
@@ -196,16 +250,14 @@ impl<'s> Seen<'s> {
                             all.len()
                         )));
                     }
+                    all.keys().try_for_each(|pattern| check_pattern(pattern))?;
                     self.expressions.extend(all.keys().map(String::as_str));
                     self.patterns += all.len();
                 }
-                ("allOf", Value::Array(all)) if all.len() > 1 => self.joins = true,
                 _ => {}
             }
         }
-        let parts = fields.keys().filter(|name| !HARMLESS.contains(&name.as_str())).count();
-        let applies = fields.keys().any(|name| APPLICATORS.contains(&name.as_str()));
-        self.joins |= applies && parts > 1;
+        self.joins |= is_joined(fields);
         Ok(())
     }
 }

@@ -316,6 +316,7 @@ fn tools_that_cannot_be_kept_to_are_named_and_many_are_read() {
         json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}}),
         json!({"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]}),
         json!({"type": "object", "x-guidance": {"lenient": true}}),
+        json!({"type": "object", "properties": {"a": {"const": i64::MIN}}}),
         json!({"type": "object", "properties": {"a": {"pattern": "a?".repeat(2000)}}}),
     ] {
         let error = read(vec![closed(), tool(wrong), closed()]).unwrap_err();
