@@ -127,10 +127,16 @@ fn windows(
     let broken = |error| Failure::other(format!("tokenizer.json: {error}"));
     let packed = weir_tokenizer::pack(tokenizer).map_err(broken)?;
     let tokenizer = Tokenizer::open(packed).map_err(broken)?;
+    let named = text.bos_token.as_deref().and_then(|token| tokenizer.token_id(token));
     let window = WINDOW.min(context as usize);
     let mut windows: Vec<Vec<u32>> = Vec::new();
     for document in content.split(SEPARATOR).map(str::trim).filter(|text| !text.is_empty()) {
-        let ids = tokenizer.encode(document, text.add_bos != Some(false)).map_err(broken)?;
+        // As the runtime encodes a plain prompt.
+        let ids = match text.add_bos {
+            Some(false) => tokenizer.encode_without_bos(document, named.or(facts.bos)),
+            _ => tokenizer.encode(document, true),
+        };
+        let ids = ids.map_err(broken)?;
         let bos = facts.bos.filter(|bos| text.add_bos == Some(true) || ids.first() == Some(bos));
         let ids = if bos.is_some() && ids.first() == bos.as_ref() { &ids[1..] } else { &ids[..] };
         let room = (window - usize::from(bos.is_some())).max(1);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use weir_abi::HeadResult;
-use weir_tokenizer::Tokenizer;
+use weir_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::constraint::limits;
 use crate::constraint::{Constraint, ConstraintError, Grammar, Grammars};
@@ -106,8 +106,8 @@ impl Model {
         if let Some(tokenizer) = self.tokenizer.get() {
             return Ok(Some(tokenizer));
         }
-        let tokenizer = Tokenizer::open(TokenizerBytes(Arc::clone(&self.compiled)))
-            .map_err(|error| RuntimeError::Part { part: "tokenizer", reason: error.to_string() })?;
+        let tokenizer =
+            Tokenizer::open(TokenizerBytes(Arc::clone(&self.compiled))).map_err(unreadable)?;
         Ok(Some(self.tokenizer.get_or_init(|| tokenizer)))
     }
 
@@ -116,10 +116,19 @@ impl Model {
         self.tokenizer()?.ok_or(RuntimeError::Absent("tokenizer; give token ids"))
     }
 
-    /// Ids of a prompt that is plain text, with the tokens that the model expects at its beginning.
+    /// Ids of a prompt that is plain text, with the tokens that the model expects around it: those of the
+    /// tokenizer's template, of which `add_bos_token: false` takes only the first token of a sequence.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
         let add_bos = self.facts.add_bos;
-        let mut ids = self.encode_with(text, add_bos != Some(false))?;
+        if add_bos == Some(false) {
+            let tokenizer = self.need_tokenizer()?;
+            let named = self.facts.special.get("bos_token");
+            let named = named.and_then(|token| tokenizer.token_id(token));
+            return tokenizer
+                .encode_without_bos(text, named.or(self.facts.bos_token_id))
+                .map_err(unreadable);
+        }
+        let mut ids = self.encode_with(text, true)?;
         if let (Some(true), Some(bos)) = (add_bos, self.facts.bos_token_id)
             && ids.first() != Some(&bos)
         {
@@ -172,9 +181,7 @@ impl Model {
     }
 
     fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RuntimeError> {
-        self.need_tokenizer()?
-            .encode(text, add_special)
-            .map_err(|error| RuntimeError::Part { part: "tokenizer", reason: error.to_string() })
+        self.need_tokenizer()?.encode(text, add_special).map_err(unreadable)
     }
 
     /// The chat template, or an error that says that there is none.
@@ -255,4 +262,9 @@ impl Model {
         }
         Ok(engine)
     }
+}
+
+/// What the packed tokenizer says of itself or of a text.
+fn unreadable(error: TokenizerError) -> RuntimeError {
+    RuntimeError::Part { part: "tokenizer", reason: error.to_string() }
 }

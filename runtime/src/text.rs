@@ -83,6 +83,20 @@ impl TextStream {
         }
     }
 
+    /// The answer goes on with the text of this prompt, and is no turn of a chat, which has a beginning of
+    /// its own. Tokenizers of the Llama 2 kind take the space from the beginning of a text; that of " is"
+    /// behind "The capital of France" stays. A prompt of special tokens alone has no text to go on with.
+    pub fn go_on_with(&mut self, prompt: &[u32]) {
+        let tokenizer = &self.tokenizer;
+        let has_text = |token: &u32| {
+            !tokenizer.is_special(*token)
+                && tokenizer.token_text(*token).is_some_and(|text| !text.is_empty())
+        };
+        if prompt.iter().rev().any(has_text) {
+            self.decoder.go_on();
+        }
+    }
+
     /// Takes a token, appends the text that is certain to `out`, and says whether a stop string has
     /// occurred.
     pub fn push(&mut self, token: u32, out: &mut String) -> bool {
@@ -141,5 +155,50 @@ mod tests {
         let mut out = String::new();
         assert!(!StopFilter::default().push("a", &mut out));
         assert_eq!(out, "a");
+    }
+
+    /// A tokenizer that spells line feeds in byte tokens and strips a text's first space.
+    fn sentence_pieces() -> Tokenizer {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tokenizer/tests/data/mistral/tokenizer.json");
+        Tokenizer::open(weir_tokenizer::pack(&std::fs::read(path).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn stop_strings_in_byte_tokens_are_seen_at_once() {
+        let tokenizer = sentence_pieces();
+        let feed = tokenizer.token_id("<0x0A>").unwrap();
+        let word = tokenizer.token_id("a").unwrap();
+        let mut stream = TextStream::new(&tokenizer, vec!["\n\n".to_owned()], Vec::new());
+        let mut out = String::new();
+        assert!(!stream.push(word, &mut out));
+        assert!(!stream.push(feed, &mut out));
+        assert!(stream.push(feed, &mut out), "no other token may ever come");
+        assert_eq!(out, "a");
+        let mut stream = TextStream::new(&tokenizer, Vec::new(), Vec::new());
+        let mut out = String::new();
+        stream.push(feed, &mut out);
+        assert_eq!(out, "\n");
+    }
+
+    #[test]
+    fn answers_that_go_on_keep_their_first_space() {
+        let tokenizer = sentence_pieces();
+        let answer = tokenizer.encode("is", false).unwrap();
+        let begin = tokenizer.token_id("<s>").unwrap();
+        let text = [vec![begin], tokenizer.encode("The capital", false).unwrap()].concat();
+        let written = |prompt: Option<&[u32]>| {
+            let mut stream = TextStream::new(&tokenizer, Vec::new(), Vec::new());
+            prompt.into_iter().for_each(|prompt| stream.go_on_with(prompt));
+            let mut out = String::new();
+            for token in &answer {
+                stream.push(*token, &mut out);
+            }
+            stream.finish(&mut out);
+            out
+        };
+        assert_eq!(written(None), "is");
+        assert_eq!(written(Some(&text)), " is");
+        assert_eq!(written(Some(&[begin])), "is");
     }
 }

@@ -37,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(format!("embedding/{route}/interpreter"), move || interpreted(&folder)));
     }
     trials.push(trial("embedding/program".to_owned(), program));
+    trials.push(trial("embedding/no_first_token".to_owned(), no_first_token));
     trials.push(trial("embedding/refused".to_owned(), refused));
     trials.push(trial("embedding/poolings_refused".to_owned(), poolings_refused));
     trials
@@ -119,6 +120,27 @@ fn interpreted(folder: &Path) -> Result<()> {
         let length = last.iter().map(|value| value * value).sum::<f32>().sqrt();
         let found: Vec<f32> = last.iter().map(|value| value / length).collect();
         close(&case.text, &found, &case.vector)?;
+    }
+    Ok(())
+}
+
+/// `add_bos_token: false`, as beside Qwen3-Embedding, leaves the token behind the text, whose row is pooled.
+fn no_first_token() -> Result<()> {
+    let source = model("qwen3");
+    let folder = tempfile::tempdir()?;
+    std::fs::create_dir(folder.path().join("1_Pooling"))?;
+    let files = ["model.onnx", "config.json", "tokenizer.json", "modules.json"];
+    for copied in files.into_iter().chain(["1_Pooling/config.json"]) {
+        std::fs::copy(source.join(copied), folder.path().join(copied))?;
+    }
+    let config = r#"{"add_bos_token": false, "bos_token": null}"#;
+    std::fs::write(folder.path().join("tokenizer_config.json"), config)?;
+    let model = Setup::exact(CONTEXT).load(folder.path())?;
+    for case in cases(&source)? {
+        let ids = model.encode(&case.text)?;
+        ensure!(ids == case.ids, "{:?}: tokens {ids:?}", case.text);
+        let plain = model.encode_plain(&case.text)?;
+        ensure!(ids.len() == plain.len() + 1, "{:?}: plain {plain:?}", case.text);
     }
     Ok(())
 }

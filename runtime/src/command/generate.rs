@@ -104,6 +104,7 @@ impl Generate {
         for (index, prompt) in prompts.into_iter().enumerate() {
             let request = Request {
                 prompt,
+                goes_on: true,
                 max_tokens: self.sampling.max_tokens,
                 sampling: sampling.clone(),
                 stop: self.sampling.stop.clone(),

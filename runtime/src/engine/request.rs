@@ -10,6 +10,9 @@ use crate::sampling::{SamplingOptions, TokenLogprobs};
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
+    /// Whether the answer goes on with the text of the prompt, so that a space at its beginning is part of it
+    /// with tokenizers that take the first one from a text, rather than be a turn of its own.
+    pub goes_on: bool,
     /// Most tokens of the answer; absent: as many as the model's context allows.
     pub max_tokens: Option<u32>,
     /// How tokens are chosen.

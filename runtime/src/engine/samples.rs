@@ -82,7 +82,12 @@ impl<M: StepModel> Engine<M> {
         let mut tokens = Vec::with_capacity(prompt.len() + max_tokens as usize);
         tokens.extend_from_slice(prompt);
         let text = |tokenizer| {
-            TextStream::new(tokenizer, request.stop.clone(), request.shown_tokens.clone())
+            let (stops, shown) = (request.stop.clone(), request.shown_tokens.clone());
+            let mut text = TextStream::new(tokenizer, stops, shown);
+            if request.goes_on {
+                text.go_on_with(prompt);
+            }
+            text
         };
         Sequence {
             rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),

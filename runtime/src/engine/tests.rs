@@ -432,6 +432,34 @@ fn pieces_of_text_add_up_to_the_decoded_answer() {
 }
 
 #[test]
+fn an_answer_that_goes_on_is_the_rest_of_the_whole_text() {
+    // It takes the first space from a text, as tokenizers of the Llama 2 kind do.
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tokenizer/tests/data/mistral/tokenizer.json");
+    let packed = weir_tokenizer::pack(&std::fs::read(path).unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(packed).unwrap();
+    let prompt = tokenizer.encode("Once upon a time", true).unwrap();
+    let begin = tokenizer.decode(&prompt, true);
+    let mut spaces = 0;
+    for seed in 0..60 {
+        let answer = |goes_on| {
+            let mut model = fake(2, 8);
+            model.set_vocabulary(tokenizer.vocabulary());
+            let mut engine = Engine::new(model, Some(tokenizer.clone()), vec![]);
+            let prompt = prompt.clone();
+            let request = Request { prompt, goes_on, ..request(3 * seed + 1, 1, 1) };
+            engine.generate(vec![request]).unwrap().remove(0)
+        };
+        let (turn, rest) = (answer(false), answer(true));
+        assert_eq!(turn.ids, rest.ids);
+        assert_eq!(turn.text, tokenizer.decode(&turn.ids, true));
+        let whole = tokenizer.decode(&[&prompt[..], &rest.ids].concat(), true);
+        assert_eq!(format!("{begin}{}", rest.text), whole);
+        spaces += usize::from(rest.text.starts_with(' '));
+    }
+    assert!(spaces > 0, "no answer begins with a space");
+}
+
+#[test]
 fn text_ends_before_a_stop_string_wherever_it_lies() {
     let tokenizer = tales_tokenizer();
     for seed in 0..10 {

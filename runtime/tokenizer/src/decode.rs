@@ -1,10 +1,16 @@
 //! Ids back to text, one id at a time.
 //!
 //! Every decoder of the file becomes a stage that holds back only what a later token could still
-//! change: an incomplete UTF-8 character, a run of byte tokens (the reference turns the whole run
-//! into U+FFFD if any part of it is malformed), spaces that the end of the text would strip. So
-//! the pieces handed out, joined, are exactly what decoding everything at once gives, and that is
-//! how [`Tokenizer::decode`] is implemented.
+//! change: an incomplete UTF-8 character, spaces that the end of the text would strip. So the pieces
+//! handed out, joined, are exactly what decoding everything at once gives, and that is how
+//! [`Tokenizer::decode`] is implemented.
+//!
+//! There is one exception. The reference turns a whole run of byte tokens into U+FFFD, one for each, if any
+//! part of it is malformed, so that no character of a run is certain before the run has ended; a model that
+//! repeats `<0x0A>` would never be seen to write a line feed, nor a stop string to be met. A stream
+//! therefore hands out a run's characters as they become complete, as the reference's `DecodeStream` does,
+//! and replaces what follows from the first malformed one on. [`Tokenizer::decode`] replaces those in front
+//! of it too. All texts without malformed runs are alike.
 
 mod pieces;
 
@@ -21,6 +27,7 @@ use pieces::{Pieces, ROOM, append_replaced};
 pub struct DecodeStream {
     tokenizer: Tokenizer,
     skip_special: bool,
+    bytes: Bytes,
     stages: Vec<Stage>,
     started: bool,
     /// Pieces in front of a stage, and room for those behind it.
@@ -29,10 +36,28 @@ pub struct DecodeStream {
 }
 
 impl DecodeStream {
-    pub(crate) fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
-        let stages = stages(&tokenizer);
+    pub(crate) fn new(tokenizer: Tokenizer, skip_special: bool, bytes: Bytes) -> Self {
+        let stages = stages(&tokenizer, bytes);
         let (pieces, next) = (Pieces::new(), Pieces::new());
-        Self { tokenizer, skip_special, stages, started: false, pieces, next }
+        Self { tokenizer, skip_special, bytes, stages, started: false, pieces, next }
+    }
+
+    /// The ids go on with a text rather than begin one: what decoders do to the first token of a text, such
+    /// as taking the space in front of it, they do not do to these.
+    pub fn go_on(&mut self) {
+        for stage in &mut self.stages {
+            match stage {
+                Stage::PerToken { is_first, .. } => *is_first = false,
+                Stage::StripFused { start_left, .. } => *start_left = 0,
+                // These know no first token; a whole text is one.
+                Stage::ByteLevel { .. }
+                | Stage::ByteRun { .. }
+                | Stage::ByteCharacters { .. }
+                | Stage::Fuse
+                | Stage::Bpe { .. }
+                | Stage::Whole { .. } => {}
+            }
+        }
     }
 
     /// Takes the next id; appends the text that is now certain, if there is any.
@@ -59,7 +84,7 @@ impl DecodeStream {
             }
         }
         self.started = false;
-        self.stages = stages(&self.tokenizer);
+        self.stages = stages(&self.tokenizer, self.bytes);
     }
 
     /// Sends the pieces through the stages from `first` on.
@@ -75,11 +100,26 @@ impl DecodeStream {
     }
 }
 
+/// When characters that are spelt in byte tokens are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// When their run has ended, so that a malformed one is replaced as a whole.
+    ByRun,
+    /// When they are complete.
+    ByCharacter,
+}
+
 /// The stages of a tokenizer's decoders, which hold nothing yet.
-fn stages(tokenizer: &Tokenizer) -> Vec<Stage> {
+fn stages(tokenizer: &Tokenizer, bytes: Bytes) -> Vec<Stage> {
     let mut fused = false;
-    let decoders = tokenizer.config().decoders.iter();
-    decoders.map(|decoder| Stage::new(decoder, &mut fused)).collect()
+    let decoders = &tokenizer.config().decoders;
+    let stage = |(index, decoder): (usize, &Decoder)| {
+        // A run is one token to a decoder that works token by token, and must stay one.
+        let divides = matches!(decoders.get(index + 1), None | Some(Decoder::Fuse));
+        let bytes = if divides { bytes } else { Bytes::ByRun };
+        Stage::new(decoder, bytes, &mut fused)
+    };
+    decoders.iter().enumerate().map(stage).collect()
 }
 
 /// One decoder and what it holds back. After a stage that fuses, all pieces are parts of one token.
@@ -87,8 +127,11 @@ fn stages(tokenizer: &Tokenizer) -> Vec<Stage> {
 enum Stage {
     /// Byte letters to bytes; holds an incomplete character.
     ByteLevel { held: Vec<u8> },
-    /// A run of byte tokens.
-    ByteFallback { run: Vec<u8> },
+    /// A run of byte tokens, held until it ends.
+    ByteRun { run: Vec<u8> },
+    /// A run of byte tokens, of which an incomplete character is held. From its first malformed byte to
+    /// its end it `is_broken`.
+    ByteCharacters { held: Vec<u8>, is_broken: bool },
     /// Passes pieces on; from here on they are parts of one token.
     Fuse,
     /// Works token by token.
@@ -102,7 +145,7 @@ enum Stage {
 }
 
 impl Stage {
-    fn new(decoder: &Decoder, fused: &mut bool) -> Self {
+    fn new(decoder: &Decoder, bytes: Bytes, fused: &mut bool) -> Self {
         let whole =
             |decoder: &Decoder| Self::Whole { decoder: decoder.clone(), held: String::new() };
         let was_fused = *fused;
@@ -113,7 +156,12 @@ impl Stage {
                 Self::ByteLevel { held: Vec::with_capacity(ROOM) }
             }
             Decoder::ByteFallback if was_fused => whole(decoder),
-            Decoder::ByteFallback => Self::ByteFallback { run: Vec::with_capacity(ROOM) },
+            Decoder::ByteFallback => match bytes {
+                Bytes::ByRun => Self::ByteRun { run: Vec::with_capacity(ROOM) },
+                Bytes::ByCharacter => {
+                    Self::ByteCharacters { held: Vec::with_capacity(ROOM), is_broken: false }
+                }
+            },
             Decoder::Fuse => {
                 *fused = true;
                 Self::Fuse
@@ -151,10 +199,27 @@ impl Stage {
                 push_bytes(piece, held);
                 out.write(|text| take_complete(held, text));
             }
-            Self::ByteFallback { run } => match byte_token_value(piece) {
+            Self::ByteRun { run } => match byte_token_value(piece) {
                 Some(byte) => run.push(byte),
                 None => {
                     flush_run(run, out);
+                    out.push(piece);
+                }
+            },
+            Self::ByteCharacters { held, is_broken } => match byte_token_value(piece) {
+                Some(byte) => {
+                    held.push(byte);
+                    let error = std::str::from_utf8(held).err();
+                    *is_broken |= error.is_some_and(|error| error.error_len().is_some());
+                    match (*is_broken, error) {
+                        (true, _) => replace_run(held, out),
+                        (false, None) => flush_run(held, out),
+                        (false, Some(_)) => {}
+                    }
+                }
+                None => {
+                    flush_run(held, out);
+                    *is_broken = false;
                     out.push(piece);
                 }
             },
@@ -197,7 +262,7 @@ impl Stage {
     fn finish(&mut self, tokenizer: &Tokenizer, out: &mut Pieces) {
         match self {
             Self::ByteLevel { held } => out.push(&String::from_utf8_lossy(held)),
-            Self::ByteFallback { run } => flush_run(run, out),
+            Self::ByteRun { run } | Self::ByteCharacters { held: run, .. } => flush_run(run, out),
             Self::Fuse | Self::PerToken { .. } => {}
             Self::StripFused { stop, held, .. } => {
                 let kept = held.chars().count().saturating_sub(*stop as usize);
@@ -361,9 +426,15 @@ fn flush_run(run: &mut Vec<u8>, out: &mut Pieces) {
         return;
     }
     match std::str::from_utf8(run) {
-        Ok(text) => out.push(text),
-        // One token each, as later stages may look at tokens.
-        Err(_) => run.iter().for_each(|_| out.write(|text| text.push(char::REPLACEMENT_CHARACTER))),
+        Ok(text) => {
+            out.push(text);
+            run.clear();
+        }
+        Err(_) => replace_run(run, out),
     }
-    run.clear();
+}
+
+/// One token for each byte, as later stages may look at tokens.
+fn replace_run(run: &mut Vec<u8>, out: &mut Pieces) {
+    run.drain(..).for_each(|_| out.write(|text| text.push(char::REPLACEMENT_CHARACTER)));
 }

@@ -8,9 +8,12 @@
 //!
 //! Known departures from the crate, all of them outside what language models' files contain today:
 //! `^` and `$` in patterns match at lines, as in Oniguruma (the Python package's engine) and not as
-//! in `fancy-regex`; the `Punctuation` pre-tokenizer and the `StripAccents` normalizer know the
-//! punctuation and marks of scripts that joined Unicode after version 9, the crate's do not; and
-//! where a text makes the crate give up on a pattern, this one goes on for longer, then fails.
+//! in `fancy-regex`, and the names in brackets such as `[[:alpha:]]` are Unicode's, likewise; the
+//! `Punctuation` pre-tokenizer and the `StripAccents` normalizer know the punctuation and marks of
+//! scripts that joined Unicode after version 9, the crate's do not; and
+//! where a text makes the crate give up on a pattern, this one goes on for longer, then fails. Malformed runs
+//! of byte tokens, which models write and texts never have, are not streamed as they are decoded whole
+//! ([`Tokenizer::decode_stream`]).
 //!
 //! # The table
 //!

@@ -6,7 +6,7 @@ use crate::TokenizerError;
 use crate::added::{AddedSet, Part};
 use crate::bpe::{BpeOptions, Scratch};
 use crate::component::{Config, Decoder, Model, Needle, TemplatePart, Unknown};
-use crate::decode::{DecodeStream, byte_token_value};
+use crate::decode::{Bytes, DecodeStream, byte_token_value};
 use crate::normalize::{Span, find_all, letter_to_byte, normalize};
 use crate::pattern::Program;
 use crate::split::pre_tokenize;
@@ -80,6 +80,21 @@ impl Tokenizer {
             }
         }
         Ok(whole)
+    }
+
+    /// As [`Tokenizer::encode`] with the template, but without `bos` where the template begins with it.
+    /// The rest of the template stays: models that give embeddings pool the row of a token behind the text.
+    pub fn encode_without_bos(
+        &self,
+        text: &str,
+        bos: Option<u32>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = self.encode(text, true)?;
+        // A text may spell the token itself: only the template's is taken away.
+        if bos.is_some() && self.leading_ids().first() == bos.as_ref() {
+            ids.drain(..ids.len().min(1));
+        }
+        Ok(ids)
     }
 
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
@@ -160,7 +175,7 @@ impl Tokenizer {
 
     /// Text of `ids`; ids that do not exist are passed over, special ones too with `skip_special`.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        let mut stream = self.decode_stream(skip_special);
+        let mut stream = DecodeStream::new(self.clone(), skip_special, Bytes::ByRun);
         let mut text = String::new();
         for &id in ids {
             stream.push(id, &mut text);
@@ -169,9 +184,10 @@ impl Tokenizer {
         text
     }
 
-    /// A decoder that takes one id at a time.
+    /// A decoder that takes one id at a time. What it gives is what [`Tokenizer::decode`] does, but where
+    /// byte tokens are malformed: complete characters in front of them in their run are not replaced.
     pub fn decode_stream(&self, skip_special: bool) -> DecodeStream {
-        DecodeStream::new(self.clone(), skip_special)
+        DecodeStream::new(self.clone(), skip_special, Bytes::ByCharacter)
     }
 
     /// The id of a token as the file spells it.

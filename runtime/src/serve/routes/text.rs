@@ -43,6 +43,7 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let fields: TextFields = body.parse(&app.limits)?;
     app.check_model(common.model.as_deref())?;
     let mut generation = common.resolve(&app.model)?;
+    generation.request.goes_on = true;
     // OpenAI's default for this interface.
     generation.request.max_tokens = generation.request.max_tokens.or(Some(16));
     let logprobs = fields.logprobs;

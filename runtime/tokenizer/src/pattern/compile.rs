@@ -10,7 +10,7 @@
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange, HirKind};
 
-use super::{Anchor, Class, Greed, Instruction, MAX_DEPTH, MAX_INSTRUCTIONS, Program};
+use super::{Anchor, Class, Greed, Instruction, MAX_BACK, MAX_DEPTH, MAX_INSTRUCTIONS, Program};
 
 /// Largest count in `{m,n}` over something other than one class, which is copied out.
 const MAX_COPIES: u32 = 256;
@@ -149,7 +149,7 @@ impl<'a> Parser<'a> {
             '[' => {
                 let len = class_len(self.rest)?;
                 let source = self.cut(len);
-                Tree::Class(class_of(source, self.ignore_case)?)
+                Tree::Class(class_of(&as_oniguruma(source)?, self.ignore_case)?)
             }
             '\\' => self.escape()?,
             '.' => {
@@ -368,6 +368,59 @@ fn class_len(source: &str) -> Result<usize, Refusal> {
     refuse("an unclosed class")
 }
 
+/// A bracketed class as `regex-syntax` must be given it to read what Oniguruma does: the names of POSIX
+/// brackets are Unicode's there and not ASCII's, and neither `--` nor `~~` is an operator.
+fn as_oniguruma(source: &str) -> Result<String, Refusal> {
+    let mut meant = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(character) = rest.chars().next() {
+        if let Some((name, tail)) = posix_bracket(rest).filter(|_| !meant.is_empty()) {
+            let (negated, name) = match name.strip_prefix('^') {
+                Some(name) => ("^", name),
+                None => ("", name),
+            };
+            let Some((_, set)) = POSIX.iter().find(|(known, _)| *known == name) else {
+                return refuse(format!("the bracket `[:{name}:]`"));
+            };
+            meant.extend(["[", negated, set, "]"]);
+            rest = tail;
+            continue;
+        }
+        if let Some(operator) = ["--", "~~"].into_iter().find(|twice| rest.starts_with(twice)) {
+            return refuse(format!("`{operator}` in the class `{source}`"));
+        }
+        let escaped = rest[character.len_utf8()..].chars().next().filter(|_| character == '\\');
+        let (head, tail) = rest.split_at(character.len_utf8() + escaped.map_or(0, char::len_utf8));
+        meant.push_str(head);
+        rest = tail;
+    }
+    Ok(meant)
+}
+
+/// What Oniguruma's POSIX brackets hold. What `graph`, `print` and `punct` hold has changed from version to
+/// version, so they are refused.
+pub(super) const POSIX: [(&str, &str); 11] = [
+    ("alnum", r"\p{Alphabetic}\p{Nd}"),
+    ("alpha", r"\p{Alphabetic}"),
+    ("ascii", r"\x00-\x7F"),
+    ("blank", r"\p{Zs}\t"),
+    ("cntrl", r"\p{Cc}"),
+    ("digit", r"\p{Nd}"),
+    ("lower", r"\p{Lowercase}"),
+    ("space", r"\p{White_Space}"),
+    ("upper", r"\p{Uppercase}"),
+    ("word", r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"),
+    ("xdigit", r"0-9A-Fa-f"),
+];
+
+/// The name in `[:name:]` or `[:^name:]` that `source` starts with, and what follows it.
+fn posix_bracket(source: &str) -> Option<(&str, &str)> {
+    let (name, tail) = source.strip_prefix("[:")?.split_once(":]")?;
+    let letters = name.strip_prefix('^').unwrap_or(name);
+    let is_name = !letters.is_empty() && letters.bytes().all(|byte| byte.is_ascii_alphabetic());
+    is_name.then_some((name, tail))
+}
+
 /// The number of characters that every match of `tree` has, if it is one number.
 fn fixed_len(tree: &Tree) -> Option<u32> {
     match tree {
@@ -378,7 +431,7 @@ fn fixed_len(tree: &Tree) -> Option<u32> {
         }
         Tree::Alternation(branches) => {
             let first = fixed_len(branches.first()?)?;
-            branches.iter().all(|branch| fixed_len(branch) == Some(first)).then_some(first)
+            branches[1..].iter().all(|branch| fixed_len(branch) == Some(first)).then_some(first)
         }
         Tree::Repeat { body, min, max, .. } if min == max => fixed_len(body)?.checked_mul(*min),
         Tree::Repeat { .. } => None,
@@ -445,6 +498,9 @@ impl Emitter {
             Tree::Look { body, ahead, negative } => {
                 let back = match (ahead, fixed_len(body)) {
                     (true, _) => 0,
+                    (false, Some(len)) if len > MAX_BACK => {
+                        return refuse(format!("look-behind over more than {MAX_BACK} characters"));
+                    }
                     (false, Some(len)) => len,
                     (false, None) => return refuse("look-behind of variable length"),
                 };
@@ -521,7 +577,12 @@ impl Emitter {
             return refuse(format!("a group repeated more than {MAX_COPIES} times"));
         }
         for _ in 0..min {
+            let before = self.here();
             self.tree_at(body, looks)?;
+            // Copies of nothing, nested, would cost time that no count of steps bounds.
+            if self.here() == before {
+                break;
+            }
         }
         let branch = |into: u32, over: u32| match greed {
             Greed::Lazy => Instruction::Split { first: over, second: into },

@@ -7,7 +7,7 @@
 //!
 //! Invariants: [`Program::read`] accepts only programs whose jumps stay inside and in which every
 //! loop consumes a character, so each attempt ends; a step budget linear in the text bounds
-//! backtracking; recursion happens only for look-around and atomic groups and is at most
+//! backtracking and steps back; recursion happens only for look-around and atomic groups and is at most
 //! [`MAX_DEPTH`] deep.
 
 #[cfg(feature = "pack")]
@@ -24,6 +24,8 @@ use crate::table::Writer;
 pub(crate) const MAX_DEPTH: u32 = 8;
 /// Largest program, in instructions.
 pub(crate) const MAX_INSTRUCTIONS: usize = 1 << 14;
+/// Most characters that a look-behind steps back over; published patterns need a few.
+pub(crate) const MAX_BACK: u32 = 255;
 
 /// How a run of one class gives characters back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +178,8 @@ impl Program {
         }
         let program = Self { instructions, classes };
         if !program.is_sound() {
-            return reader.fail("a program jumps outside or loops without consuming");
+            return reader
+                .fail("a program jumps outside, looks too far back or loops without consuming");
         }
         Ok(program)
     }
@@ -202,7 +205,8 @@ impl Program {
         }
     }
 
-    /// Targets and classes exist, and no cycle is free of consuming instructions.
+    /// Targets and classes exist, no look-behind goes too far, and no cycle is free of consuming
+    /// instructions.
     pub(crate) fn is_sound(&self) -> bool {
         let count = self.instructions.len() as u32;
         let class_count = self.classes.len() as u32;
@@ -221,9 +225,10 @@ impl Program {
                 }
                 Instruction::Split { first, second } => first < count && second < count,
                 Instruction::Jump(target) => target < count,
-                Instruction::Look { end, .. } | Instruction::Atomic { end } => {
-                    end < count && end > index as u32
+                Instruction::Look { end, back, .. } => {
+                    end < count && end > index as u32 && back <= MAX_BACK
                 }
+                Instruction::Atomic { end } => end < count && end > index as u32,
             };
             if !sound {
                 return false;
@@ -376,6 +381,7 @@ impl Matcher<'_, '_> {
                     self.holds(anchor, word, position)
                 }
                 Some(&Instruction::Look { end, back, negative }) => {
+                    self.left = self.left.checked_sub(u64::from(back)).ok_or(Budget)?;
                     let start = (0..back).try_fold(position, |at, _| before(self.text, at));
                     let found = match start {
                         Some(start) => self.nested(pc + 1, start)?.is_some(),

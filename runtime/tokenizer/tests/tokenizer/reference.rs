@@ -75,8 +75,28 @@ impl Pair {
                 stream.push(id, &mut text);
             }
             stream.finish(&mut text);
-            assert_eq!(text, expected, "{}: streaming {ids:?}", self.name);
+            // Such a stream has given characters out that the reference takes back when it decodes the
+            // whole; `variants::streamed_bytes` says what becomes of them.
+            if !self.has_malformed_bytes(ids, skip) {
+                assert_eq!(text, expected, "{}: streaming {ids:?}", self.name);
+            }
         }
+    }
+
+    /// Whether a run of byte tokens is no UTF-8.
+    fn has_malformed_bytes(&self, ids: &[u32], skip: bool) -> bool {
+        let shown = ids.iter().filter(|&&id| !(skip && self.ours.is_special(id)));
+        let bytes: Vec<Option<u8>> = shown
+            .filter_map(|&id| self.ours.token_text(id))
+            .map(|text| {
+                let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+                u8::from_str_radix(digits, 16).ok()
+            })
+            .collect();
+        bytes.split(Option::is_none).any(|run| {
+            let run: Vec<u8> = run.iter().flatten().copied().collect();
+            std::str::from_utf8(&run).is_err()
+        })
     }
 
     pub(crate) fn check_vocabulary(&self) {

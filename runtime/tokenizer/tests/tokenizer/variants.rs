@@ -277,6 +277,35 @@ fn post_processors() {
 }
 
 #[test]
+fn a_template_without_its_first_token_keeps_the_rest() {
+    let whole = |json: &[u8], text: &str, bos| {
+        let tokenizer = crate::open(json);
+        let plain = tokenizer.encode(text, false).unwrap();
+        (tokenizer.encode_without_bos(text, bos).unwrap(), plain)
+    };
+    let around = json!({"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]});
+    let around = with("mistral", &[("/post_processor", around)]);
+    let end = json!({"type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+        "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}});
+    let end = with("mistral", &[("/post_processor", end)]);
+    for text in ["Hello", "", "<s>Hello", "<s>"] {
+        let (ids, plain) = whole(&around, text, Some(1));
+        assert_eq!(ids, [&plain[..], &[2]].concat(), "{text:?}");
+        // Another token in front is not the one that is taken away.
+        for bos in [Some(2), None] {
+            let (ids, plain) = whole(&around, text, bos);
+            assert_eq!(ids, [&[1], &plain[..], &[2]].concat(), "{text:?}");
+        }
+        let (ids, plain) = whole(&end, text, Some(1));
+        assert_eq!(ids, [&plain[..], &[2]].concat(), "{text:?}");
+        let (ids, plain) = whole(&with("mistral", &[]), text, Some(1));
+        assert_eq!(ids, plain, "{text:?}");
+    }
+}
+
+#[test]
 fn decoders() {
     let replace = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
     let fuse = json!({"type": "Fuse"});
@@ -311,6 +340,81 @@ fn decoders() {
         } else {
             check("mistral", &[("/decoder", decoder)]);
         }
+    }
+}
+
+/// Characters that are spelt in byte tokens are handed out when they are complete, and nothing is taken
+/// back: where a run turns out to be malformed, only the rest of it is replaced.
+#[test]
+fn streamed_bytes() {
+    let tokenizer = crate::open(&data("mistral"));
+    let byte = |byte: u8| tokenizer.token_id(&format!("<0x{byte:02X}>")).expect("a byte token");
+    let word = tokenizer.token_id("a").expect("a token");
+    let run = |bytes: &[u8]| -> Vec<u32> { bytes.iter().map(|&value| byte(value)).collect() };
+    let pieces = |ids: &[u32]| -> Vec<String> {
+        let mut stream = tokenizer.decode_stream(false);
+        let mut pieces = Vec::new();
+        for &id in ids {
+            let mut piece = String::new();
+            stream.push(id, &mut piece);
+            pieces.push(piece);
+        }
+        let mut end = String::new();
+        stream.finish(&mut end);
+        pieces.push(end);
+        pieces
+    };
+    assert_eq!(pieces(&run(b"\n\n\n")), ["\n", "\n", "\n", ""]);
+    assert_eq!(pieces(&run("a€é".as_bytes())), ["a", "", "", "€", "", "é", ""]);
+    assert_eq!(pieces(&run(b"  \n")), ["", " ", "\n", ""]);
+    for (bytes, whole, streamed) in [
+        // Incomplete at its end: what has been given out stays.
+        (&b"\n\xe2\x82"[..], "���", &["\n", "", "", "��"][..]),
+        // What cannot become a character, and all that follows in the run.
+        (b"\n\xff\n", "���", &["\n", "�", "�", ""]),
+        (b"\xe2\n\n", "���", &["", "��", "�", ""]),
+    ] {
+        assert_eq!(tokenizer.decode(&run(bytes), false), whole, "{bytes:?}");
+        assert_eq!(pieces(&run(bytes)), streamed, "{bytes:?}");
+    }
+    // Another token ends a run.
+    let ids = [run(b"\xe2"), vec![word], run(b"\n")].concat();
+    assert_eq!(pieces(&ids), ["", "�a", "\n", ""]);
+    let ids = [run(b"\xff"), vec![word], run(b"\n")].concat();
+    assert_eq!(pieces(&ids), ["�", "a", "\n", ""]);
+    // To a decoder that works token by token a run is one token.
+    let decoder = json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]});
+    let pair = Pair::new("a strip per token", &with("mistral", &[("/decoder", decoder)]));
+    pair.check_ids(&run(b"  \n  \n"));
+}
+
+/// A text whose ids are decoded in two parts, the second of which goes on with the first.
+#[test]
+fn a_stream_goes_on_with_a_text() {
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"});
+    let decoders = [
+        parsed("mistral")["decoder"].clone(),
+        metaspace,
+        json!({"type": "WordPiece", "prefix": "##", "cleanup": false}),
+        Value::Null,
+    ];
+    for decoder in decoders {
+        let tokenizer = crate::open(&with("mistral", &[("/decoder", decoder.clone())]));
+        let ids = tokenizer.encode("The capital of France  is Paris,\nand so on", false).unwrap();
+        let mut spaces = 0;
+        for cut in 1..ids.len() {
+            let (before, after) = ids.split_at(cut);
+            let mut text = tokenizer.decode(before, false);
+            let begins = text.len();
+            let mut stream = tokenizer.decode_stream(false);
+            stream.go_on();
+            after.iter().for_each(|&id| stream.push(id, &mut text));
+            stream.finish(&mut text);
+            assert_eq!(text, tokenizer.decode(&ids, false), "{decoder} at {cut}");
+            spaces += usize::from(text[begins..].starts_with(' '));
+        }
+        assert!(spaces > 2, "{decoder}: no part begins with a space");
     }
 }
 
