@@ -6,9 +6,9 @@
 use weir_ir::Dim;
 use weir_ir::ops::Known;
 
-/// Bytes of one import, some five times the most that models have: two tables for long contexts that a condition
-/// chooses between (50 MB each of 128 Ki positions), the scales of products of integers (60 MB), and
-/// shapes of some elements at each of some 10000 nodes (up to 80 MB as they are counted below).
+/// Bytes of one import, some five times the most that models have: two tables for long contexts that a
+/// condition chooses between (50 MB each of 128 Ki positions), the scales of products of integers (60
+/// MB), and shapes of some elements at each of some 10000 nodes (up to 80 MB as they are counted below).
 pub const MOST_MADE: usize = 1 << 30;
 
 /// A number in a list: a `Dim` and its one term in a map of its own, whose node has room for eleven.

@@ -120,8 +120,8 @@ pub(crate) fn mean_of(means: &[Mean]) -> Mean {
 
 /// The 97.5 % quantile of Student's t.
 ///
-/// Exact for 1 and 2 degrees of freedom (of which there is at least 1), else the expansion in powers of 1 / degrees (Abramowitz
-/// and Stegun, 26.7.5), which is off by less than 0.004 from 3 on.
+/// Exact for 1 and 2 degrees of freedom (of which there is at least 1), else the expansion in powers of
+/// 1 / degrees (Abramowitz and Stegun, 26.7.5), which is off by less than 0.004 from 3 on.
 fn student(degrees: usize) -> f64 {
     const NORMAL: f64 = 1.959_963_984_540_054;
     match degrees {

@@ -6,8 +6,9 @@
 //! * Several samples of one prompt wait for room for all of them. The prompt is computed once; the others
 //!   only hold their slots until then, and decode from its end on.
 //! * A step has one budget of rows. Every sequence that decodes gets one of them (if there are more
-//!   than rows, or than an eighth of them leaves beside prompts, they take turns); what remains goes to prompts by priority and in order of arrival, in tiles
-//!   of any size; the last of them is divided into steps that are about alike. Those who decode wait for the
+//!   than rows, or than an eighth of them leaves beside prompts, they take turns); what remains goes to
+//!   prompts by priority and in order of arrival, in tiles of any size; the last of them is divided into
+//!   steps that are about alike. Those who decode wait for the
 //!   whole step, so beside them a step is to take no longer than one of prompts alone: a row that decodes
 //!   counts as several of prompts. Half of what remains goes to prompts in any case, or they would starve
 //!   where nearly all slots decode.
