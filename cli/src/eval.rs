@@ -53,12 +53,7 @@ impl Eval {
 /// Refuses what can be seen to be wrong before a model is compiled: the work may take hours, and the last
 /// task is as easily misspelt as the first.
 pub fn check(eval: &command::Eval, model: &ModelOptions) -> Result<(), Failure> {
-    let asks = |task: &Task| matches!(task, Task::Questions(_));
-    if eval.answers.is_some() && !eval.tasks.iter().any(asks) {
-        return Err(Failure::usage(
-            "--answers keeps what is answered to questions, and no task asks any",
-        ));
-    }
+    eval.check()?;
     let mut inputs = model.inputs();
     inputs.extend(eval.tasks.iter().map(|task| match task {
         Task::Questions(spec) => Input { what: "a task's file", path: &spec.path },

@@ -6,11 +6,8 @@ use weir_codegen::CodegenError;
 use weir_codegen::container::ContainerError;
 use weir_frontend::ImportError;
 use weir_passes::PassError;
-use weir_runtime::command::{exit_code, reader_has_gone, say};
+use weir_runtime::command::{INTERRUPTED, exit_code, reader_has_gone, say};
 use weir_runtime::{ModelError, RuntimeError};
-
-/// Exit code of work that a Ctrl-C has ended, as shells have it.
-pub const INTERRUPTED: u8 = 130;
 
 /// An error with the exit code that it gives: 2 if the user asked for something that cannot be, 0
 /// if the reader of our output has gone and wants no more, 130 if the work was told to stop, 1 otherwise.

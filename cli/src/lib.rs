@@ -12,7 +12,6 @@ mod eval;
 mod execute;
 mod failure;
 mod inspect;
-mod interrupt;
 mod load;
 mod make_model;
 mod options;

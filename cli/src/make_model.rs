@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use weir_frontend::synthetic::{SHAPES, Shape};
-use weir_runtime::command::whole;
+use weir_runtime::command::{Interrupt, whole};
 
 use crate::failure::Failure;
-use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
 /// Write a model with random weights, to measure speed with.
@@ -49,7 +48,9 @@ impl MakeModel {
         let known = Shape::named(&self.shape);
         let shape = known.ok_or_else(|| Failure::usage(format!("no shape {}", self.shape)))?;
         let progress = Progress::new(self.quiet);
-        write(&shape, self.seed, &self.output, &progress, &Interrupt::watch()?)?;
+        // The end is told with the error.
+        let interrupt = Interrupt::watch(|| {})?;
+        write(&shape, self.seed, &self.output, &progress, &interrupt)?;
         let output = self.output.display();
         progress.tell(format_args!("wrote {output}; next: weir compile {output} -o OUT"));
         Ok(())

@@ -280,6 +280,22 @@ fn policies_are_measured_beside_a_cache_with_every_row() {
     assert!(plot.contains("<svg") && plot.contains("stream"), "{plot}");
 }
 
+/// Sends a program a Ctrl-C once it has begun, and gives what it has written to its output and as errors. It
+/// must end as one that was stopped.
+fn stopped_when(mut program: Command, has_begun: impl Fn() -> bool) -> (Vec<u8>, String) {
+    program.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = program.spawn().expect("weir starts");
+    while !has_begun() && run.try_wait().expect("its state").is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let signal = Command::new("sh").args(["-c", &format!("kill -INT {}", run.id())]).status();
+    assert!(signal.expect("a shell").success());
+    let output = run.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    (output.stdout, error)
+}
+
 /// A run that is told to stop says what it has measured, and ends as one that was stopped.
 #[test]
 fn a_stopped_run_says_what_it_has_measured() {
@@ -293,18 +309,9 @@ fn a_stopped_run_says_what_it_has_measured() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
     program.current_dir(root()).args(["eval", "models/tales/onnx", "--context=600"]);
     program.args(["--kv=stream,rows=64", "--json", "--answers"]).arg(&answers).args(tasks);
-    program.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut run = program.spawn().expect("weir starts");
     let told = || std::fs::read_to_string(&answers).unwrap_or_default().lines().count();
-    while told() == 0 && run.try_wait().expect("its state").is_none() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let signal = Command::new("sh").args(["-c", &format!("kill -INT {}", run.id())]).status();
-    assert!(signal.expect("a shell").success());
-    let output = run.wait_with_output().expect("it ends");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(130), "{error}");
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (told_at_end, error) = stopped_when(program, || told() > 0);
+    let found: serde_json::Value = serde_json::from_slice(&told_at_end).expect("JSON");
     let [full, less] = [0, 1].map(|policy| &found["tasks"][policy]);
     assert_eq!(full["task"], "single");
     assert_eq!(found["tasks"].as_array().map(Vec::len), Some(2), "no task but the first");
@@ -323,21 +330,13 @@ fn a_stopped_model_leaves_nothing() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
     // Gigabytes, if they were written.
     program.args(["make-model", "--shape", "llama-8b", "-o"]).arg(folder.path().join("model"));
-    let mut run = program.stderr(Stdio::piped()).spawn().expect("weir starts");
     let begun = || {
         let mut within = folder.path().read_dir().expect("the folder").flatten();
         let files = |scratch: std::fs::DirEntry| scratch.path().read_dir().ok();
         let mut files = within.find_map(files).into_iter().flatten().flatten();
         files.any(|file| file.metadata().is_ok_and(|found| found.len() > 20 << 20))
     };
-    while !begun() && run.try_wait().expect("its state").is_none() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let signal = Command::new("sh").args(["-c", &format!("kill -INT {}", run.id())]).status();
-    assert!(signal.expect("a shell").success());
-    let output = run.wait_with_output().expect("it ends");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(130), "{error}");
+    let (_, error) = stopped_when(program, begun);
     assert!(error.contains("stopped, and nothing was written"), "{error}");
     assert_eq!(folder.path().read_dir().expect("the folder").count(), 0);
 }

@@ -7,6 +7,7 @@ mod embed;
 pub mod eval;
 mod generate;
 mod info;
+mod interrupt;
 mod logits;
 mod numbers;
 mod options;
@@ -29,6 +30,7 @@ pub use embed::Embed;
 pub use eval::{Candidates, EVAL_NOTES, Eval, Perplexity, confined};
 pub use generate::Generate;
 pub use info::Info;
+pub use interrupt::Interrupt;
 pub use logits::{Logits, prompt_logits};
 pub use numbers::whole;
 pub use options::{DraftArguments, MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
@@ -38,7 +40,7 @@ pub use verify::Verify;
 use crate::{CompiledModel, Model, RuntimeError, machine};
 
 /// Exit code of a program that a Ctrl-C has ended.
-const INTERRUPTED: u8 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// What a reader of the help may want to type first, behind the name of the program.
 const EXAMPLES: &str = "\

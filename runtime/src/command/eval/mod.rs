@@ -168,17 +168,23 @@ impl Perplexity {
 }
 
 impl Eval {
+    /// Refuses options that no task heeds, which can be seen before there is a model.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        if self.tasks.iter().any(|task| matches!(task, Task::Questions(_))) {
+            return Ok(());
+        }
+        let message = match (&self.plot, &self.answers) {
+            (Some(_), _) => "--plot draws scores, and no task has any",
+            (_, Some(_)) => "--answers keeps what is answered to questions, and no task asks any",
+            (None, None) => return Ok(()),
+        };
+        Err(RuntimeError::Options(message.into()))
+    }
+
     /// Runs the command. If it is stopped, it says what it has measured, and then that.
     pub fn run(&self, candidates: &Candidates) -> Result<(), RuntimeError> {
         candidates.model.need_text()?;
-        let asks = |task: &Task| matches!(task, Task::Questions(_));
-        if self.plot.is_some() && !self.tasks.iter().any(asks) {
-            return Err(RuntimeError::Options("--plot draws scores, and no task has any".into()));
-        }
-        if self.answers.is_some() && !self.tasks.iter().any(asks) {
-            let message = "--answers keeps what is answered to questions, and no task asks any";
-            return Err(RuntimeError::Options(message.into()));
-        }
+        self.check()?;
         let findings = self.measure(candidates, &Stop::watch()?)?;
         // Figures first: the drawing's place may be one that cannot be written.
         let mut out = std::io::stdout().lock();
