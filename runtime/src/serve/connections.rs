@@ -143,12 +143,18 @@ impl Connections {
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
-        let outcome = tokio::select! {
-            outcome = connection.as_mut() => outcome,
-            () = until(&mut draining) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let to_the_end = async {
+            tokio::select! {
+                outcome = connection.as_mut() => outcome,
+                () = until(&mut draining) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
+        };
+        let outcome = tokio::select! {
+            outcome = to_the_end => outcome,
+            () = socket.left() => return,
         };
         match outcome {
             Ok(()) => socket.linger().await,

@@ -6,17 +6,20 @@
 //! read and dropped for a while, once the answer is out.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// How long a client may stay silent behind its answer.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// How long a client that has gone may go unnoticed.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long its bytes are dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +35,21 @@ impl Socket {
     /// Takes over a connection.
     pub fn new(stream: TcpStream) -> Socket {
         Socket(Arc::new(stream))
+    }
+
+    /// Waits until the client has closed its side. Hyper notices that by itself while it reads, but not
+    /// while bytes behind a request lie unread because its answer is still to come.
+    pub async fn left(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // What is unread makes it ready for as long as it is; so it is asked, not waited for.
+            let ready = pin!(self.0.ready(Interest::READABLE));
+            match ready.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(ready)) if ready.is_read_closed() => return,
+                Poll::Ready(Err(_)) => return,
+                Poll::Ready(Ok(_)) | Poll::Pending => {}
+            }
+        }
     }
 
     /// Says that nothing more will be sent, and drops what still comes until the client has closed its

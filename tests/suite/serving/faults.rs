@@ -51,6 +51,10 @@ pub fn gone(clients: u32) -> Result<()> {
             let mut body = long_one();
             body["stream"] = (number % 2 == 0).into();
             let mut stream = begin(&server, &body)?;
+            if number % 3 == 0 {
+                // The beginning of another request, which nobody reads while this one is answered.
+                stream.write_all(b"G")?;
+            }
             if number % 4 == 0 {
                 // In the middle of an answer, or refused while those before are not yet missed.
                 ensure!(stream.read(&mut [0; 64])? > 0, "nothing was answered");
