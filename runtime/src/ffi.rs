@@ -496,7 +496,7 @@ impl CEngine {
                         reason: None,
                         usage: Usage::default(),
                     },
-                    Event::Finished { text, reason, usage } => Queued {
+                    Event::Finished { text, reason, usage, .. } => Queued {
                         request,
                         kind: EVENT_FINISHED,
                         token: 0,

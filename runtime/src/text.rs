@@ -19,25 +19,26 @@ impl StopFilter {
         StopFilter { stops, pending }
     }
 
-    /// Takes text, appends what is certain to `out`, and says whether a stop string has occurred;
-    /// what follows it is dropped.
-    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
+    /// Takes text, appends what is certain to `out`, and says which stop string has occurred, if one
+    /// has; what follows it is dropped.
+    pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         if self.stops.is_empty() {
             out.push_str(text);
-            return false;
+            return None;
         }
         self.pending.push_str(text);
-        let first = self.stops.iter().filter_map(|stop| self.pending.find(stop.as_str())).min();
-        if let Some(first) = first {
-            out.push_str(&self.pending[..first]);
+        let places = self.stops.iter().map(|stop| self.pending.find(stop.as_str()));
+        let first = places.enumerate().filter_map(|(stop, place)| Some((place?, stop))).min();
+        if let Some((place, stop)) = first {
+            out.push_str(&self.pending[..place]);
             self.pending.clear();
-            return true;
+            return Some(stop);
         }
         let held = self.stops.iter().map(|stop| overlap(&self.pending, stop)).max().unwrap_or(0);
         let certain = self.pending.len() - held;
         out.push_str(&self.pending[..certain]);
         self.pending.drain(..certain);
-        false
+        None
     }
 
     /// The answer ends: what was held back is text after all.
@@ -97,23 +98,26 @@ impl TextStream {
         }
     }
 
-    /// Takes a token, appends the text that is certain to `out`, and says whether a stop string has
-    /// occurred.
-    pub fn push(&mut self, token: u32, out: &mut String) -> bool {
+    /// Takes a token, appends the text that is certain to `out`, and says which stop string has
+    /// occurred, if one has.
+    pub fn push(&mut self, token: u32, out: &mut String) -> Option<usize> {
         if self.tokenizer.is_special(token) && !self.shown.contains(&token) {
-            return false;
+            return None;
         }
         self.certain.clear();
         self.decoder.push(token, &mut self.certain);
-        !self.certain.is_empty() && self.stops.push(&self.certain, out)
+        if self.certain.is_empty() {
+            return None;
+        }
+        self.stops.push(&self.certain, out)
     }
 
-    /// The answer ends. `true` if a stop string was in its last bytes.
-    pub fn finish(&mut self, out: &mut String) -> bool {
+    /// The answer ends. Says which stop string was in its last bytes, if one was.
+    pub fn finish(&mut self, out: &mut String) -> Option<usize> {
         self.certain.clear();
         self.decoder.finish(&mut self.certain);
         let stopped = self.stops.push(&self.certain, out);
-        if !stopped {
+        if stopped.is_none() {
             self.stops.finish(out);
         }
         stopped
@@ -124,36 +128,37 @@ impl TextStream {
 mod tests {
     use super::*;
 
-    fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<usize>) {
         let mut filter = StopFilter::new(stops.iter().map(|stop| stop.to_string()).collect());
         let mut out = String::new();
         for piece in pieces {
-            if filter.push(piece, &mut out) {
-                return (out, true);
+            if let Some(stop) = filter.push(piece, &mut out) {
+                return (out, Some(stop));
             }
             assert!(!stops.iter().any(|stop| out.ends_with(&stop[..stop.len() - 1])), "{out:?}");
         }
         filter.finish(&mut out);
-        (out, false)
+        (out, None)
     }
 
     #[test]
     fn stop_strings_across_pieces_are_not_emitted() {
-        assert_eq!(run(&["###"], &["ab#", "#", "#cd"]), ("ab".into(), true));
-        assert_eq!(run(&["###"], &["ab", "##", "c", "#"]), ("ab##c#".into(), false));
-        assert_eq!(run(&["xy", "abc"], &["1a", "b", "d", "x"]), ("1abdx".into(), false));
-        assert_eq!(run(&["éa"], &["o", "é", "a!"]), ("o".into(), true));
+        assert_eq!(run(&["###"], &["ab#", "#", "#cd"]), ("ab".into(), Some(0)));
+        assert_eq!(run(&["###"], &["ab", "##", "c", "#"]), ("ab##c#".into(), None));
+        assert_eq!(run(&["xy", "abc"], &["1a", "b", "d", "x"]), ("1abdx".into(), None));
+        assert_eq!(run(&["éa"], &["o", "é", "a!"]), ("o".into(), Some(0)));
     }
 
     #[test]
     fn the_earliest_stop_wins() {
-        assert_eq!(run(&["later", "now"], &["do it now or later"]), ("do it ".into(), true));
+        assert_eq!(run(&["later", "now"], &["do it now or later"]), ("do it ".into(), Some(1)));
+        assert_eq!(run(&["now or", "now"], &["now or"]), (String::new(), Some(0)));
     }
 
     #[test]
     fn without_stops_text_passes_at_once() {
         let mut out = String::new();
-        assert!(!StopFilter::default().push("a", &mut out));
+        assert_eq!(StopFilter::default().push("a", &mut out), None);
         assert_eq!(out, "a");
     }
 
@@ -171,9 +176,9 @@ mod tests {
         let word = tokenizer.token_id("a").unwrap();
         let mut stream = TextStream::new(&tokenizer, vec!["\n\n".to_owned()], Vec::new());
         let mut out = String::new();
-        assert!(!stream.push(word, &mut out));
-        assert!(!stream.push(feed, &mut out));
-        assert!(stream.push(feed, &mut out), "no other token may ever come");
+        assert_eq!(stream.push(word, &mut out), None);
+        assert_eq!(stream.push(feed, &mut out), None);
+        assert_eq!(stream.push(feed, &mut out), Some(0), "no other token may ever come");
         assert_eq!(out, "a");
         let mut stream = TextStream::new(&tokenizer, Vec::new(), Vec::new());
         let mut out = String::new();

@@ -197,7 +197,7 @@ impl Chat {
                         asked.ids.push(token);
                         text
                     }
-                    Event::Finished { text, reason, usage } => {
+                    Event::Finished { text, reason, usage, .. } => {
                         end = Some((reason, usage));
                         text
                     }

@@ -244,6 +244,7 @@ impl Output {
             ids: Vec::new(),
             text: String::new(),
             reason: FinishReason::Cancelled,
+            stop: None,
             usage: Usage::default(),
         });
         let (text, token) = match event {
@@ -251,8 +252,9 @@ impl Output {
                 answer.ids.push(token);
                 (text, Some(token))
             }
-            Event::Finished { text, reason, usage } => {
+            Event::Finished { text, reason, stop, usage } => {
                 answer.reason = reason;
+                answer.stop = stop;
                 answer.usage = usage;
                 self.usage.push(usage);
                 self.finished.insert(id);

@@ -91,13 +91,13 @@ impl<M: StepModel> Engine<M> {
         let is_guessed = guess == Some(token);
         sequence.accepted += u32::from(is_guessed);
         self.piece.clear();
-        let stopped =
-            !ends && (sequence.text.as_mut()).is_some_and(|text| text.push(token, &mut self.piece));
+        let text = sequence.text.as_mut().filter(|_| !ends);
+        sequence.stopped_by = text.and_then(|text| text.push(token, &mut self.piece));
         let logprobs = logprobs.as_ref();
         report(RequestId(id), Event::Token { token, text: &self.piece, logprobs });
         let reason = if ends {
             FinishReason::Stop
-        } else if stopped {
+        } else if sequence.stopped_by.is_some() {
             // What the decoder still holds comes after the stop string.
             sequence.text = None;
             FinishReason::Stop
@@ -136,11 +136,11 @@ impl<M: StepModel> Engine<M> {
     ) {
         let Some(mut sequence) = self.sequences.remove(&id) else { return };
         self.piece.clear();
-        if let Some(text) = &mut sequence.text
-            && text.finish(&mut self.piece)
-        {
+        if let Some(stop) = sequence.text.as_mut().and_then(|text| text.finish(&mut self.piece)) {
             reason = FinishReason::Stop;
+            sequence.stopped_by = Some(stop);
         }
+        let stop = sequence.stopped_by;
         let held = held.zip(sequence.past());
         let kept = held.map(|(held, past)| self.model.kept(held.slot, past)).unwrap_or_default();
         let usage = Usage {
@@ -163,6 +163,6 @@ impl<M: StepModel> Engine<M> {
             tokens.truncate(rows as usize);
             self.left.leave(slot, LeftRows { tokens, prompt_rows, rotary_set, owner });
         }
-        report(RequestId(id), Event::Finished { text: &self.piece, reason, usage });
+        report(RequestId(id), Event::Finished { text: &self.piece, reason, stop, usage });
     }
 }

@@ -196,6 +196,8 @@ pub enum Event<'a> {
         text: &'a str,
         /// Why it ended.
         reason: FinishReason,
+        /// Which of [`Request::stop`] has ended it, if one has.
+        stop: Option<usize>,
         /// Counts.
         usage: Usage,
     },
@@ -213,6 +215,8 @@ pub struct Completion {
     pub text: String,
     /// Why it ended.
     pub reason: FinishReason,
+    /// Which of [`Request::stop`] has ended it, if one has.
+    pub stop: Option<usize>,
     /// Counts.
     pub usage: Usage,
 }

@@ -93,6 +93,7 @@ impl<M: StepModel> Engine<M> {
             rotary_set: shape.rotary_set(prompt_rows + max_tokens - 1),
             sampler: Sampler::new(sampling, *choice),
             text: self.tokenizer.as_ref().map(text),
+            stopped_by: None,
             max_tokens,
             draft: Vec::with_capacity(self.guesses.as_ref().map_or(0, |all| all.most as usize)),
             drafted: 0,

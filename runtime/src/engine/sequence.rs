@@ -28,6 +28,8 @@ pub(super) struct Sequence {
     pub accepted: u32,
     pub sampler: Sampler,
     pub text: Option<TextStream>,
+    /// Which stop text has ended it, if one has.
+    pub stopped_by: Option<usize>,
     pub stop_tokens: Vec<u32>,
     /// Where the answer is in the grammar that it keeps to, if it has to.
     pub matcher: Option<Matcher>,

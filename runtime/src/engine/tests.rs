@@ -409,16 +409,16 @@ fn text_answer(tokenizer: &Tokenizer, seed: u64, stop: &[&str]) -> (Vec<String>,
             ids.push(token);
             pieces.push(text.to_owned());
         }
-        Event::Finished { text, reason, usage } => {
+        Event::Finished { text, reason, stop, usage } => {
             pieces.push(text.to_owned());
-            end = Some((reason, usage));
+            end = Some((reason, stop, usage));
         }
         Event::Failed(fault) => panic!("{fault}"),
         Event::Embedding { .. } => panic!("no tokens"),
     }) {}
-    let (reason, usage) = end.unwrap();
+    let (reason, stop, usage) = end.unwrap();
     let text = pieces.concat();
-    (pieces, Completion { ids, text, reason, usage })
+    (pieces, Completion { ids, text, reason, stop, usage })
 }
 
 #[test]
@@ -469,9 +469,9 @@ fn text_ends_before_a_stop_string_wherever_it_lies() {
         for window in characters.windows(6).step_by(3) {
             let stop = &free.text[window[0]..window[5]];
             let first = free.text.find(stop).unwrap();
-            let (pieces, answer) = text_answer(&tokenizer, seed, &[stop, "\u{1}never"]);
+            let (pieces, answer) = text_answer(&tokenizer, seed, &["\u{1}never", stop]);
             assert_eq!(answer.text, free.text[..first], "{stop:?}");
-            assert_eq!(answer.reason, FinishReason::Stop);
+            assert_eq!((answer.reason, answer.stop), (FinishReason::Stop, Some(1)));
             assert!(free.ids.starts_with(&answer.ids));
             assert!(
                 pieces

@@ -37,9 +37,9 @@ impl<M: StepModel> Engine<M> {
                         answer.text.push_str(text);
                     }
                     Event::Embedding { .. } => {}
-                    Event::Finished { text, reason, usage } => {
+                    Event::Finished { text, reason, stop, usage } => {
                         answer.text.push_str(text);
-                        answer.end = Some(Ok((reason, usage)));
+                        answer.end = Some(Ok((reason, stop, usage)));
                         open -= 1;
                     }
                     Event::Failed(fault) => {
@@ -53,8 +53,8 @@ impl<M: StepModel> Engine<M> {
             .filter_map(|id| answers.remove(id))
             .filter_map(|Answer { ids, text, end }| Some((ids, text, end?)))
             .map(|(ids, text, end)| {
-                let (reason, usage) = end?;
-                Ok(Completion { ids, text, reason, usage })
+                let (reason, stop, usage) = end?;
+                Ok(Completion { ids, text, reason, stop, usage })
             })
             .collect()
     }
@@ -90,5 +90,5 @@ impl<M: StepModel> Engine<M> {
 struct Answer {
     ids: Vec<u32>,
     text: String,
-    end: Option<Result<(FinishReason, Usage), StepFault>>,
+    end: Option<Result<(FinishReason, Option<usize>, Usage), StepFault>>,
 }

@@ -69,7 +69,7 @@ impl Failure {
     /// An answer that ended otherwise than it should.
     pub fn of_end(end: &End) -> Option<Failure> {
         match end {
-            End::Finished(..) => None,
+            End::Finished { .. } => None,
             End::WaitedTooLong => Some(Failure::waited_too_long()),
             End::Overdue => Some(
                 Failure::new(

@@ -27,7 +27,14 @@ pub struct ChosenToken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// As it should.
-    Finished(FinishReason, Usage),
+    Finished {
+        /// Why.
+        reason: FinishReason,
+        /// Which of the request's stop texts has ended it, if one has.
+        stop: Option<usize>,
+        /// Counts.
+        usage: Usage,
+    },
     /// The request has waited for a slot for too long.
     WaitedTooLong,
     /// The answer was not complete when its time was over.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use weir_tokenizer::Tokenizer;
-
 use super::app::Ids;
 use super::mailbox::{ChosenToken, Delivery, End};
 use crate::notation::{CallNotation, Notation, Reader, Spoken};
@@ -21,19 +19,8 @@ pub struct ReadingRules {
     pub one_call: bool,
     /// Names for calls that have none.
     pub ids: Arc<Ids>,
-    /// Stop texts of which is told which one has ended an answer.
-    pub stops: Option<NamedStops>,
-}
-
-/// Stop texts, and what it takes to tell which one has occurred.
-#[derive(Clone)]
-pub struct NamedStops {
-    /// The texts.
-    pub texts: Vec<String>,
-    /// For the text of tokens.
-    pub tokenizer: Tokenizer,
-    /// Special tokens whose text is part of answers.
-    pub shown: Vec<u32>,
+    /// The request's stop texts where it is told which one has ended an answer, else none.
+    pub stops: Vec<String>,
 }
 
 /// How an answer ended.
@@ -57,9 +44,6 @@ pub struct Reading {
     reader: Option<Reader>,
     thought_tokens: u32,
     calls: usize,
-    /// Bytes of text, and tokens, where stop texts are told.
-    bytes: usize,
-    tokens: Vec<u32>,
 }
 
 /// What a token, or the end, has brought.
@@ -75,7 +59,7 @@ impl Reading {
     pub fn new(rules: &ReadingRules) -> Reading {
         let reader = rules.notation.map(|notation| Reader::new(notation, rules.in_thoughts));
         let rules = rules.clone();
-        Reading { rules, reader, thought_tokens: 0, calls: 0, bytes: 0, tokens: Vec::new() }
+        Reading { rules, reader, thought_tokens: 0, calls: 0 }
     }
 
     /// Reads what is new, token by token, and says how the answer ended, if it has as it should.
@@ -89,14 +73,11 @@ impl Reading {
             let is_thought = self.reader.as_ref().is_some_and(Reader::is_thinking);
             self.thought_tokens += u32::from(is_thought);
             let spoken = self.read(&delivery.text[begin..token.text_end]);
-            if self.rules.stops.is_some() {
-                self.tokens.push(token.id);
-            }
             hear(Heard { token: Some(token), spoken });
             begin = token.text_end;
         }
         let mut spoken = self.read(&delivery.text[begin..]);
-        let Some(End::Finished(reason, usage)) = delivery.end else {
+        let Some(End::Finished { reason, stop, usage }) = delivery.end else {
             if !spoken.is_empty() {
                 hear(Heard { token: None, spoken });
             }
@@ -116,12 +97,11 @@ impl Reading {
             usage,
             thought_tokens: self.thought_tokens,
             called: self.calls > 0,
-            stop: if reason == FinishReason::Stop { self.stop() } else { None },
+            stop: stop.and_then(|stop| self.rules.stops.get(stop).cloned()),
         })
     }
 
     fn read(&mut self, text: &str) -> Vec<Spoken> {
-        self.bytes += text.len();
         let mut spoken = Vec::new();
         match &mut self.reader {
             _ if text.is_empty() => {}
@@ -145,15 +125,5 @@ impl Reading {
             });
             !one_call || self.calls == 1
         });
-    }
-
-    /// The stop text behind the text that was given out, if the last tokens have one there.
-    fn stop(&self) -> Option<String> {
-        let NamedStops { texts, tokenizer, shown } = self.rules.stops.as_ref()?;
-        let is_said = |id: &u32| !tokenizer.is_special(*id) || shown.contains(id);
-        let said: Vec<u32> = self.tokens.iter().copied().filter(is_said).collect();
-        let text = tokenizer.decode(&said, false);
-        let behind = text.get(self.bytes..)?;
-        texts.iter().find(|stop| behind.starts_with(stop.as_str())).cloned()
     }
 }

@@ -53,8 +53,8 @@ struct OpenJob {
 impl OpenJob {
     /// Ends an answer. Its place is given back first: whoever hears of the end may ask again at once.
     fn end(&mut self, number: usize, text: &str, end: End) {
-        let is_cut = matches!(end, End::Finished(FinishReason::Cancelled, _));
-        self.places.give_back(matches!(end, End::Finished(..)) && !is_cut);
+        let is_cut = matches!(end, End::Finished { reason: FinishReason::Cancelled, .. });
+        self.places.give_back(matches!(end, End::Finished { .. }) && !is_cut);
         self.outbox.end(number, text, end);
     }
 }
@@ -192,10 +192,10 @@ impl<M: StepModel> Worker<M> {
                 Event::Embedding { values } => {
                     return job.outbox.embedding(answer.number, values);
                 }
-                Event::Finished { text, reason, usage } => {
+                Event::Finished { text, reason, stop, usage } => {
                     board.finished(reason, usage, job.asked.elapsed());
                     let end = answer.ended.take().filter(|_| reason == FinishReason::Cancelled);
-                    (text, end.unwrap_or(End::Finished(reason, usage)))
+                    (text, end.unwrap_or(End::Finished { reason, stop, usage }))
                 }
                 Event::Failed(fault) => {
                     board.failed();

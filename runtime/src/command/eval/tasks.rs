@@ -87,7 +87,7 @@ fn ask(
     let answered = comparison.answer(&asked, &mut |question, arm, token| {
         let (stream, text) = &mut texts[question][arm];
         eos.contains(&token)
-            || stream.push(token, text)
+            || stream.push(token, text).is_some()
             || case.questions[question].judge.is_settled(text)
     })?;
     let mut scores = Vec::with_capacity(case.questions.len());

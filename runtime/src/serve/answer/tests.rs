@@ -36,7 +36,7 @@ fn answers(form: Box<dyn Form>, pieces: &[&str], reason: FinishReason) -> Answer
         in_thoughts: false,
         one_call: false,
         ids: Arc::new(Ids::default()),
-        stops: None,
+        stops: Vec::new(),
     };
     let (mut outbox, inbox) = mailbox(1);
     for (id, piece) in (0..).zip(pieces) {
@@ -44,7 +44,7 @@ fn answers(form: Box<dyn Form>, pieces: &[&str], reason: FinishReason) -> Answer
     }
     let completion_tokens = pieces.len() as u32;
     let usage = Usage { prompt_tokens: 7, completion_tokens, reused_tokens: 3, ..Usage::default() };
-    outbox.end(0, "", End::Finished(reason, usage));
+    outbox.end(0, "", End::Finished { reason, stop: None, usage });
     let held = Held::new(None, Answering::default());
     Answers::new(inbox, form, &rules, 1, 1, RequestSpan::default(), held)
 }

@@ -21,7 +21,7 @@ use crate::serve::json::{self, RequestBody};
 use crate::serve::keys::Tenant;
 use crate::serve::limits::LOGPROBS;
 use crate::serve::places::Place;
-use crate::serve::reading::{NamedStops, ReadingRules};
+use crate::serve::reading::ReadingRules;
 use crate::serve::traces::RequestSpan;
 use crate::template::{ChatMessage, Conversation};
 
@@ -90,7 +90,7 @@ pub(super) fn plain_rules(app: &App) -> ReadingRules {
         in_thoughts: false,
         one_call: false,
         ids: Arc::clone(&app.ids),
-        stops: None,
+        stops: Vec::new(),
     }
 }
 
@@ -140,22 +140,6 @@ pub(super) fn converse(
     }
     request.shown_tokens = notation.special_tokens(app.model.need_tokenizer()?);
     Ok((ids, rules))
-}
-
-/// For interfaces that tell which stop text has ended an answer.
-pub(super) fn named_stops(
-    app: &App,
-    generation: &Generation,
-) -> Result<Option<NamedStops>, Failure> {
-    let Request { stop, shown_tokens, .. } = &generation.request;
-    if stop.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(NamedStops {
-        texts: stop.clone(),
-        tokenizer: app.model.need_tokenizer()?.clone(),
-        shown: shown_tokens.clone(),
-    }))
 }
 
 /// Who asks, and on which connection.

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::generate::{Asked, Asker, converse, generate, letterhead, named_stops};
+use super::generate::{Asked, Asker, converse, generate, letterhead};
 use crate::serve::app::App;
 use crate::serve::asked::{AnthropicFields, GenerationFields, unsupported};
 use crate::serve::failure::Failure;
@@ -57,7 +57,7 @@ fn read(app: &App, body: &RequestBody) -> Result<Asked, Failure> {
     let tools = fields.tools(template)?;
     let messages = fields.messages(template)?;
     let (prompt, rules) = converse(app, &messages, &tools, &fields.variables(), &mut generation)?;
-    let stops = named_stops(app, &generation)?;
+    let stops = generation.request.stop.clone();
     let form = MessagesForm::new(letterhead(app, "msg_"), prompt.len());
     let rules = crate::serve::reading::ReadingRules { stops, ..rules };
     let (form, prompts) = (Box::new(form), vec![prompt]);
