@@ -81,6 +81,11 @@ impl QuantData {
             && self.code_strides == other.code_strides
             && self.scale_strides == other.scale_strides
     }
+
+    /// Whether all rows and blocks read the same scale and the same zero point.
+    fn has_one_scale(&self) -> bool {
+        self.scale_strides == [0, 0] && (self.zeros.is_none() || self.zero_strides == [0, 0])
+    }
 }
 
 /// Whether both are the same bytes at the same place.
@@ -341,31 +346,43 @@ impl Constant {
         }
     }
 
-    /// Whether both are one dense tensor: of one type, the same bytes of the same file, read in the same way.
+    /// Whether both are one dense or quantised tensor: of one type, the same bytes of the same file, read in
+    /// the same way.
     pub fn is_same_storage(&self, other: &Constant) -> bool {
-        let (
-            ConstData::Dense { bytes, strides },
-            ConstData::Dense { bytes: others, strides: other_strides },
-        ) = (&self.data, &other.data)
-        else {
-            return false;
+        let same_data = match (&self.data, &other.data) {
+            (
+                ConstData::Dense { bytes, strides },
+                ConstData::Dense { bytes: others, strides: other_strides },
+            ) => strides == other_strides && are_one(bytes, others),
+            (ConstData::Quantised(data), ConstData::Quantised(others)) => {
+                data.is_same_storage(others)
+            }
+            _ => false,
         };
-        self.ty == other.ty && strides == other_strides && are_one(bytes, others)
+        same_data && self.ty == other.ty
     }
 
-    /// The same elements with the dimensions of a dense matrix exchanged; nothing is copied.
+    /// The same elements with the dimensions of a matrix exchanged; nothing is copied. The matrix is dense,
+    /// or quantised with one scale and zero point for all: others' blocks would run along the wrong
+    /// dimension.
     pub fn transposed(&self) -> Option<Constant> {
-        let ConstData::Dense { bytes, strides } = &self.data else { return None };
-        let ([rows, columns], [down, right]) = (self.ty.shape.as_slice(), strides.as_slice())
-        else {
-            return None;
+        let [rows, columns] = self.ty.shape.as_slice() else { return None };
+        let (element, data) = match (&self.data, self.ty.element) {
+            (ConstData::Dense { bytes, strides }, element) => {
+                let &[down, right] = strides.as_slice() else { return None };
+                let (bytes, strides) = (bytes.clone(), vec![right, down]);
+                (element, ConstData::Dense { bytes, strides })
+            }
+            (ConstData::Quantised(data), Element::Quant(format)) if data.has_one_scale() => {
+                let block = u32::try_from(rows.as_size()?).ok().filter(|&block| block > 0)?;
+                let [down, right] = data.code_strides;
+                let data = QuantData { code_strides: [right, down], ..data.clone() };
+                (Element::Quant(QuantFormat { block, ..format }), ConstData::Quantised(data))
+            }
+            _ => return None,
         };
         let shape = vec![columns.clone(), rows.clone()];
-        Some(Constant {
-            name: self.name.clone(),
-            ty: TensorType { element: self.ty.element, shape },
-            data: ConstData::Dense { bytes: bytes.clone(), strides: vec![*right, *down] },
-        })
+        Some(Constant { name: self.name.clone(), ty: TensorType { element, shape }, data })
     }
 
     /// The same matrix rounded to an element type when it is read; nothing is computed. `None` if the

@@ -151,6 +151,38 @@ impl<'m> Cx<'_, 'm> {
         }
     }
 
+    /// The sizes that a part of a value's shape has in the file, where they are not those of the graph: a
+    /// cache of fixed length has its rows in use here and all of them there. Of what is made of such a cache
+    /// nobody says which sizes are the file's, so that its length is refused.
+    pub fn sizes_in_file(
+        &self,
+        value: Value,
+        range: std::ops::Range<usize>,
+    ) -> Result<Option<Vec<Dim>>, Problem> {
+        let mut sizes = self.shape(value).get(range).unwrap_or_default().to_vec();
+        if !sizes.iter().any(|size| size.mentions(Symbol::Past)) {
+            return Ok(None);
+        }
+        let Some((cache, length)) = self.fixed_cache(value, MAX_CHAIN) else { return Ok(None) };
+        let past = Dim::symbol(Symbol::Past);
+        if cache != value || self.role(cache).is_none() {
+            let name = self.name_of(cache).unwrap_or_default();
+            return Err(self.unsupported(format!(
+                "asks for the length of what is made of the cache \"{}\", which is fixed at {length}",
+                printable(&name)
+            )));
+        }
+        sizes.iter_mut().filter(|size| **size == past).for_each(|size| *size = Dim::from(length));
+        Ok(Some(sizes))
+    }
+
+    /// States that a value is what has become of a cache, if that has a fixed length.
+    pub fn stays_fixed(&mut self, cache: Value, written: Value) {
+        if let Some(&length) = self.importer.fixed.get(&cache) {
+            self.importer.fixed.insert(written, length);
+        }
+    }
+
     fn appends(&self, name: &str, length: usize) -> Problem {
         let name = printable(name);
         self.malformed(format!(
@@ -339,19 +371,9 @@ impl<'m> Cx<'_, 'm> {
     /// is also the head's weight) is one constant.
     pub fn add_constant(&mut self, constant: Constant) -> Result<Value, Problem> {
         constant.check().map_err(|error| self.malformed(error.to_string()))?;
-        let graph = &mut self.importer.graph;
-        if let ConstData::Quantised(data) = &constant.data {
-            let same = graph.constants.iter().find(|(_, known)| match &known.data {
-                ConstData::Quantised(known_data) => {
-                    known.ty == constant.ty && known_data.is_same_storage(data)
-                }
-                _ => false,
-            });
-            if let Some((known, _)) = same {
-                return Ok(graph.read_constant(known));
-            }
-        }
-        let value = graph.constant(constant);
+        let Importer { graph, once, .. } = &mut *self.importer;
+        let constant = once.add(&mut graph.constants, constant);
+        let value = graph.read_constant(constant);
         let listed = allowance::known(graph.main.operand(value).known);
         self.make_room(listed)?;
         Ok(value)

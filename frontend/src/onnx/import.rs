@@ -14,6 +14,7 @@ use super::allowance::{self, Allowance, MOST_MADE};
 use super::attributes::{Attributes, Value as AttributeValue};
 use super::context::Cx;
 use super::model::{self, Node};
+use super::once::Once;
 use super::ops::{Lookup, lookup};
 use super::roles::{self, Binding, InputPlan};
 use super::tensor::{Element, Tensor};
@@ -104,6 +105,8 @@ pub struct Importer<'m> {
     /// Caches of fixed length that have been made values, with that length: their rows are written over
     /// all the same.
     pub(super) fixed: BTreeMap<Value, usize>,
+    /// Its quantised constants.
+    pub(super) once: Once,
 }
 
 impl<'m> Importer<'m> {

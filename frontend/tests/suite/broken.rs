@@ -215,6 +215,15 @@ const BREAKS: &[(&str, Break)] = &[
         fix_length(t);
         t.graph().node.insert(0, node("Shape", "", &["past_key_values.0.key"], &["cached"]));
     }),
+    ("length of what is made of a cache of fixed length", |t| {
+        fix_length(t);
+        let cache = "past_key_values.0.key";
+        let mut turned = node("Transpose", "", &[cache], &["turned"]);
+        turned.attribute = vec![axes("perm", &[0, 2, 1, 3])];
+        let length = node("Shape", "", &["turned"], &["cached"]);
+        let count = node("Size", "", &["turned"], &["elements"]);
+        t.graph().node.splice(0..0, [turned, length, count]);
+    }),
     ("part of a cache of fixed length", |t| {
         fix_length(t);
         let mut there = node("Transpose", "", &["past_key_values.0.key"], &["turned"]);

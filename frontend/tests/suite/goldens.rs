@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
+use prost::Message as _;
 use safetensors::SafeTensors;
+use weir_frontend::onnx::proto::ModelProto;
 use weir_frontend::{ImportOptions, Imported, import};
 use weir_ir::interpret::{EvalError, Session};
 
 use crate::fixtures::{is_later, models, name};
+use crate::tiny::{ints, node};
 
 /// Steps after the prompt; each is a whole run of the interpreter.
 const STEPS: usize = 4;
@@ -98,4 +101,35 @@ fn imported_graphs_give_the_golden_logits() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_cache_of_fixed_length_has_that_length() {
+    // The mask's columns are as many as the cache has rows, which the file has as a number; here it asks.
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/onnx/mistral-std24-fp32");
+    let bytes = std::fs::read(fixture.join("model.onnx")).unwrap();
+    let with_length_of = |cache: &str| {
+        let mut model = ModelProto::decode(bytes.as_slice()).unwrap();
+        let graph = model.graph.as_mut().unwrap();
+        graph.initializer.retain(|tensor| tensor.name != "capacity");
+        graph.initializer.push(ints("axis_of_rows", &[], &[2]));
+        let after = graph.node.iter().position(|node| node.output.iter().any(|name| name == cache));
+        let at = after.map_or(0, |index| index + 1);
+        let shape = node("Shape", "", &[cache], &["cache_shape"]);
+        let length = node("Gather", "", &["cache_shape", "axis_of_rows"], &["capacity"]);
+        graph.node.splice(at..at, [shape, length]);
+        let directory = tempfile::tempdir().unwrap();
+        for file in ["config.json", "golden.safetensors"] {
+            std::fs::copy(fixture.join(file), directory.path().join(file)).unwrap();
+        }
+        std::fs::write(directory.path().join("model.onnx"), model.encode_to_vec()).unwrap();
+        check(directory.path())
+    };
+    let worst = with_length_of("past_key_values.1.value").unwrap();
+    assert!(worst <= tolerance(""), "logits are off by {worst:.1e}");
+    let refused = with_length_of("present.0.key").unwrap_err();
+    let message =
+        "asks for the length of what is made of the cache \"present.0.key\", which is fixed at 320";
+    assert!(refused.contains(message), "{refused}");
 }

@@ -212,6 +212,162 @@ fn a_look_up_in_bytes_is_one_in_a_table_of_codes() {
     }
 }
 
+#[test]
+fn a_matrix_with_one_scale_is_a_weight_of_codes() {
+    const UINT4: i32 = 21;
+    const INT4: i32 = 22;
+    let codes = [0, 1, 255, 128, 127, 3, 200, 90, 17, 64, 129, 250];
+    let numbers = |data_type: i32, raw: &[u8]| -> Vec<f32> {
+        let halves = raw.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+        match data_type {
+            INT8 => raw.iter().map(|byte| f32::from(*byte as i8)).collect(),
+            UINT8 => raw.iter().map(|byte| f32::from(*byte)).collect(),
+            INT4 => halves.map(|code| f32::from((code << 4) as i8 >> 4)).collect(),
+            _ => halves.map(f32::from).collect(),
+        }
+    };
+    // The matrix [4, 3], or what is stored as [3, 4] and transposed in front of its scale or behind it.
+    for (data_type, zero, turned) in [UINT8, INT8, UINT4, INT4]
+        .into_iter()
+        .flat_map(|data_type| [None, Some(0xfa)].map(|zero| (data_type, zero)))
+        .flat_map(|(data_type, zero)| {
+            ["", "codes", "floats"].map(|turned| (data_type, zero, turned))
+        })
+    {
+        let bits = if matches!(data_type, UINT4 | INT4) { 4 } else { 8 };
+        let stored = if turned.is_empty() { [4, 3] } else { [3, 4] };
+        let raw = &codes[..12 * bits / 8];
+        let mut tensors = vec![
+            floats("x", &[2, 4]),
+            bytes("codes", data_type, &stored, raw),
+            floats("scales", if zero.is_some() { &[] } else { &[1] }),
+        ];
+        tensors.extend(zero.map(|zero| bytes("zeros", data_type, &[], &[zero])));
+        let zero_input = if zero.is_some() { "zeros" } else { "" };
+        let source = if turned == "codes" { "turned" } else { "codes" };
+        let weight = if turned == "floats" { "turned" } else { "weight" };
+        let mut nodes =
+            vec![node("DequantizeLinear", "", &[source, "scales", zero_input], &["weight"])];
+        let turn = |from: &str| node("Transpose", "", &[from], &["turned"]);
+        match turned {
+            "codes" => nodes.insert(0, turn("codes")),
+            "floats" => nodes.push(turn("weight")),
+            _ => {}
+        }
+        nodes.push(node("MatMul", "", &["x", weight], &["y"]));
+        let graph = import_nodes(22, nodes, vec![], tensors).unwrap();
+        let weights = graph.constants.values().filter(|constant| constant.ty.dtype().is_none());
+        // Four bits that are transposed are bytes of a value before they meet their scale.
+        let counts = if bits == 4 && turned == "codes" { 0..=1 } else { 1..=1 };
+        assert!(counts.contains(&weights.count()), "{data_type}, {turned}");
+        let zero = zero.map_or(0.0, |zero| numbers(data_type, &[zero])[0]);
+        let numbers = numbers(data_type, raw);
+        let x = |index: usize| (index % 7) as f32 * 0.125 - 0.375;
+        let got = evaluated(&graph);
+        for (index, got) in got.f32s().unwrap().iter().enumerate() {
+            let (row, column) = (index / 3, index % 3);
+            let place = |k: usize| if turned.is_empty() { k * 3 + column } else { column * 4 + k };
+            let wanted: f32 =
+                (0..4).map(|k| x(row * 4 + k) * (numbers[place(k)] - zero) * -0.375).sum();
+            // Sums of four products, each below 0.375 · 255 · 0.375 = 36, in float32.
+            let bound = 4.0 * 4.0 * 36.0 * f32::EPSILON;
+            assert!((got - wanted).abs() <= bound, "{data_type}, {turned}: {got}, not {wanted}");
+        }
+    }
+}
+
+#[test]
+fn one_scale_of_no_float_or_for_no_codes_is_read_as_spelled() {
+    let dequantised = |data_type: i32, dims: &[i64], raw: &[u8]| {
+        let tensors = vec![bytes("codes", data_type, dims, raw), floats("scales", &[])];
+        let node = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
+        import_nodes(22, vec![node], vec![], tensors).unwrap()
+    };
+    let weights = |graph: &weir_ir::Graph| {
+        graph.constants.values().filter(|constant| constant.ty.dtype().is_none()).count()
+    };
+    // Three dimensions, a vector, and whole numbers of another width.
+    for (data_type, dims, raw) in
+        [(INT8, &[2, 1, 3][..], &[5; 6][..]), (INT8, &[6], &[5; 6]), (6, &[1, 2], &[5; 8])]
+    {
+        let graph = dequantised(data_type, dims, raw);
+        assert_eq!(weights(&graph), 0);
+        let number = if data_type == INT8 { 5.0 } else { 84_215_045.0 };
+        let wanted = number * -0.375;
+        assert!(evaluated(&graph).f32s().unwrap().iter().all(|got| *got == wanted));
+    }
+    assert_eq!(weights(&dequantised(INT8, &[2, 3], &[5; 6])), 1);
+    assert_eq!(weights(&dequantised(INT8, &[0, 3], &[])), 0);
+    let tensors = vec![bytes("codes", INT8, &[2, 3], &[5; 6]), ints("scales", &[], &[1])];
+    let node = node("DequantizeLinear", "", &["codes", "scales"], &["y"]);
+    let refused = import_nodes(22, vec![node], vec![], tensors).unwrap_err().to_string();
+    assert!(refused.contains("scales of int64"), "{refused}");
+}
+
+#[test]
+fn a_table_and_its_transposition_are_read_with_one_scale_as_they_are_tied() {
+    // What `quantize_dynamic` makes of an embedding that is the head's weight, too.
+    let codes: Vec<u8> = (0..12).map(|code| code * 20).collect();
+    let tensors = vec![
+        ints("ids", &[2], &[3, 1]),
+        bytes("codes", UINT8, &[4, 3], &codes),
+        floats("scales", &[]),
+        bytes("zeros", UINT8, &[], &[7]),
+    ];
+    let nodes = vec![
+        node("Gather", "", &["codes", "ids"], &["rows"]),
+        node("DequantizeLinear", "", &["rows", "scales", "zeros"], &["x"]),
+        node("Transpose", "", &["codes"], &["turned"]),
+        node("DequantizeLinear", "", &["turned", "scales", "zeros"], &["head"]),
+        node("MatMul", "", &["x", "head"], &["y"]),
+    ];
+    let graph = import_nodes(22, nodes, vec![], tensors).unwrap();
+    let weights: Vec<_> =
+        graph.constants.values().filter(|constant| constant.ty.dtype().is_none()).collect();
+    // One is the other seen from its side.
+    let [table, head] = weights[..] else { panic!("{} weights", weights.len()) };
+    assert!(table.transposed().unwrap().is_same_storage(head));
+    let number = |index: usize| (f32::from(codes[index]) - 7.0) * -0.375;
+    let got = evaluated(&graph);
+    let rows = [3, 1].into_iter().flat_map(|row| (0..4).map(move |column| (row, column)));
+    for ((row, column), got) in rows.zip(got.f32s().unwrap().iter()) {
+        let wanted: f32 = (0..3).map(|k| number(row * 3 + k) * number(column * 3 + k)).sum();
+        // Sums of three products, each below 85², in float32.
+        let bound = 3.0 * 3.0 * 85.0 * 85.0 * f32::EPSILON;
+        assert!((got - wanted).abs() <= bound, "{row}, {column}: {got}, not {wanted}");
+    }
+}
+
+#[test]
+fn codes_with_other_scales_are_other_weights() {
+    // One after another with a hundred scales, twice each, and then all of them again.
+    let scales: Vec<TensorProto> = (0..100)
+        .map(|index| TensorProto {
+            name: format!("scale{index}"),
+            data_type: FLOAT,
+            float_data: vec![index as f32],
+            ..TensorProto::default()
+        })
+        .collect();
+    let names = scales.iter().chain(&scales).map(|scale| scale.name.clone());
+    let mut nodes = Vec::new();
+    let mut sum = "zero".to_owned();
+    for (index, name) in names.enumerate() {
+        let (weight, next) = (format!("weight{index}"), format!("sum{index}"));
+        nodes.push(node("DequantizeLinear", "", &["codes", &name], &[&weight]));
+        nodes.push(node("Add", "", &[&sum, &weight], &[&next]));
+        sum = next;
+    }
+    let mut tensors = scales;
+    tensors.push(bytes("codes", INT8, &[1, 2], &[1, 255]));
+    tensors.push(floats("zero", &[1, 1]));
+    let graph = import_nodes(22, nodes, vec![], tensors).unwrap();
+    let weights = graph.constants.values().filter(|constant| constant.ty.dtype().is_none());
+    assert_eq!(weights.count(), 100);
+    // Twice the sum of 0 to 99 of each code, and the -0.375 in front.
+    assert_eq!(*evaluated(&graph).f32s().unwrap(), [9900.0 - 0.375, -9900.0 - 0.375]);
+}
+
 fn refused(nodes: Vec<NodeProto>, what: &str) {
     let weight = Weight { data_type: INT8, codes: [1; 12], zeros: vec![], scales: 1 };
     let mut tensors = weight.tensors();

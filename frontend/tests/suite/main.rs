@@ -2,6 +2,7 @@
 
 mod broken;
 mod budgets;
+mod codebook;
 mod decoders;
 mod files;
 mod fixtures;

@@ -596,6 +596,31 @@ fn quantised_rows_are_read_through_strides() {
 }
 
 #[test]
+fn a_quantised_matrix_with_one_scale_may_be_transposed() {
+    // Blocks of two with scales of their own run along rows only.
+    assert!(quantised().transposed().is_none());
+    let mut one = quantised();
+    let ConstData::Quantised(data) = &mut one.data else { panic!() };
+    (data.scale_strides, data.zero_strides) = ([0, 0], [0, 0]);
+    one.check().unwrap();
+    let numbers = one.elements_f32().unwrap();
+    assert_eq!(numbers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|code| code * 0.5));
+    let turned = one.transposed().unwrap();
+    turned.check().unwrap();
+    assert_eq!(turned.ty.to_string(), "int4<block=2, scale=f32, zero=codes>[3, 2]");
+    assert_eq!(turned.elements_f32().unwrap(), [0, 3, 1, 4, 2, 5].map(|index| numbers[index]));
+    // And back: one block of a whole row.
+    let back = turned.transposed().unwrap();
+    assert_eq!(back.ty.to_string(), "int4<block=3, scale=f32, zero=codes>[2, 3]");
+    assert_eq!(back.elements_f32().unwrap(), numbers);
+    assert!(back.is_same_storage(&turned.transposed().unwrap()) && !back.is_same_storage(&turned));
+    let mut other = one;
+    let ConstData::Quantised(data) = &mut other.data else { panic!() };
+    data.zero_strides = [2, 1];
+    assert!(other.transposed().is_none());
+}
+
+#[test]
 fn stacked_and_transposed_constants_are_views() {
     let a = Constant::from_f32("a", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let b = a.transposed().unwrap();

@@ -192,7 +192,8 @@ fn rows_by_output(
 }
 
 /// The constant of a view, with its dimensions swapped if asked for on top of the view's own swap.
-/// A swapped quantised weight has no description: its blocks run along the wrong dimension.
+/// A swapped quantised weight with scales of its own for rows or blocks has no description: its blocks run
+/// along the wrong dimension.
 fn oriented(constants: &mut Table<Const, Constant>, view: View, swap: bool) -> Option<Const> {
     if view.transposed == swap {
         return Some(view.constant);
@@ -222,3 +223,6 @@ fn read(
     patch.push_typed(Some(place), Op::read_constant(constant), Vec::new(), vec![(ty, None)], name)
         [0]
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use weir_ir::{
 };
 
 use super::elementwise::binary;
-use super::quantised::{dense, expect_by_block, quantised};
+use super::quantised::{dense, expect_by_block, quantised, with_one_scale};
 use super::{OpRow, microsoft, standard};
 use crate::error::Problem;
 use crate::onnx::context::{ConstantView, Cx};
@@ -265,36 +265,11 @@ pub fn gathered_rows(cx: &mut Cx<'_, '_>) -> Result<Option<Value>, Problem> {
     let (Some(codes), Some(scale)) = (cx.constant_of(table), cx.constant(1)?) else {
         return Ok(None);
     };
-    let (&[n, k], Some(signed)) = (codes.dims.as_slice(), signed_bytes(codes.element)) else {
-        return Ok(None);
-    };
-    let is_one = |view: &ConstantView| view.dims.iter().product::<usize>() == 1;
-    if !is_one(&scale) {
+    if signed_bytes(codes.element).is_none() || scale.element != Element::Float32 {
         return Ok(None);
     }
-    let Some(scales) = scales_by_output(cx, &scale, n)? else { return Ok(None) };
-    let zero = match cx.constant(2)? {
-        Some(view) if view.element == codes.element && is_one(&view) => view.bytes.first().copied(),
-        Some(_) => None,
-        None if cx.has(2) => None,
-        None => Some(0),
-    };
-    let (Some(zero), Ok(block)) = (zero, u32::try_from(k)) else { return Ok(None) };
-    if !codes.is_dense() || n == 0 || k == 0 {
-        return Ok(None);
-    }
-    let zero = ZeroPoints::Fixed(unsigned_code(zero, signed));
-    let format = QuantFormat { bits: 8, block, scale: DType::F32, short: false, zero };
-    let data = QuantData {
-        codes: codes.bytes,
-        code_strides: [k, 1],
-        signed,
-        scales,
-        scale_strides: [1, 1],
-        zeros: None,
-        zero_strides: [1, 1],
-    };
     let name = cx.name_of(table).unwrap_or_default();
-    let table = cx.add_constant(quantised(name, format, n, k, data))?;
+    let Some(table) = with_one_scale(cx, name, codes, scale)? else { return Ok(None) };
+    let table = cx.add_constant(table)?;
     Ok(Some(cx.push(Embed { to: DType::F32 }, &[ids, table])?))
 }

@@ -4,6 +4,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod codebook;
 pub mod constant;
 pub mod control;
 pub mod elementwise;
@@ -61,6 +62,7 @@ const fn microsoft(name: &'static str, import: Import) -> OpRow {
 pub const FAMILIES: &[&[OpRow]] = &[
     activation::OPS,
     attention::OPS,
+    codebook::OPS,
     constant::OPS,
     control::OPS,
     elementwise::OPS,

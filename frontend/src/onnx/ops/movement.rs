@@ -297,7 +297,9 @@ fn tensor_scatter(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
         if start != past || cx.shape(data)[axis] != past {
             return Err(cx.unsupported(format!("a cache that is written at {start}")));
         }
-        return Ok(vec![cx.push(Concat { axis }, &[data, update])?]);
+        let written = cx.push(Concat { axis }, &[data, update])?;
+        cx.stays_fixed(data, written);
+        return Ok(vec![written]);
     }
     Ok(vec![cx.push(UpdateSlice { axis, start }, &[data, update])?])
 }

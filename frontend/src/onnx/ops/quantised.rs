@@ -41,7 +41,7 @@ pub(super) fn dense(
     Ok(view)
 }
 
-fn scale_dtype(cx: &Cx<'_, '_>, view: &ConstantView) -> Result<DType, Problem> {
+pub(super) fn scale_dtype(cx: &Cx<'_, '_>, view: &ConstantView) -> Result<DType, Problem> {
     match view.element {
         Element::Float32 => Ok(DType::F32),
         Element::Float16 => Ok(DType::F16),
@@ -50,7 +50,7 @@ fn scale_dtype(cx: &Cx<'_, '_>, view: &ConstantView) -> Result<DType, Problem> {
     }
 }
 
-fn positive(cx: &Cx<'_, '_>, name: &str, value: Option<i64>) -> Result<usize, Problem> {
+pub(super) fn positive(cx: &Cx<'_, '_>, name: &str, value: Option<i64>) -> Result<usize, Problem> {
     let value = value.ok_or_else(|| cx.malformed(format!("no attribute {name}")))?;
     match usize::try_from(value) {
         Ok(value) if value > 0 && value <= u32::MAX as usize => Ok(value),
@@ -79,7 +79,7 @@ pub(super) fn quantised(
 }
 
 /// Checks the element count of a part.
-fn expect(
+pub(super) fn expect(
     cx: &Cx<'_, '_>,
     what: &str,
     view: &ConstantView,
@@ -340,12 +340,75 @@ fn fits_blocks(part: &[Dim], x: &[Dim], axis: usize, block: i64) -> bool {
     block > 0 && part.len() == x.len() && part.iter().zip(x).enumerate().all(fits)
 }
 
-/// A constant matrix in blocks or rows becomes a quantised weight; `None` for any other form.
+/// Whether a constant has one element.
+fn is_one(view: &ConstantView) -> bool {
+    view.dims.iter().product::<usize>() == 1
+}
+
+/// A matrix of codes `[N, K]` whose one scale, and one zero point (input 2), stand for all: no stride leads
+/// from them, so that the matrix may be transposed, before this node or behind it. `None` of other forms.
+pub(super) fn with_one_scale(
+    cx: &mut Cx<'_, '_>,
+    name: String,
+    codes: ConstantView,
+    scale: ConstantView,
+) -> Result<Option<Constant>, Problem> {
+    let signed = match codes.element {
+        Element::Int4 | Element::Int8 => true,
+        Element::Uint4 | Element::Uint8 => false,
+        _ => return Ok(None),
+    };
+    let (&[n, k], &[down, right]) = (codes.dims.as_slice(), codes.strides.as_slice()) else {
+        return Ok(None);
+    };
+    if n == 0 || k == 0 || !is_one(&scale) {
+        return Ok(None);
+    }
+    let bits = codes.element.bits() as u8;
+    let zero = match cx.constant(2)? {
+        Some(view) if view.element == codes.element && is_one(&view) => view.bytes.first().copied(),
+        Some(_) => None,
+        None if cx.has(2) => None,
+        None => Some(0),
+    };
+    let (Some(zero), Ok(block)) = (zero, u32::try_from(k)) else { return Ok(None) };
+    let scale_dtype = scale_dtype(cx, &scale)?;
+    let Some(scale_bytes) = scale.bytes.get(..scale_dtype.bytes()) else { return Ok(None) };
+    // The codes count from the least number on; of 4 bits the other half of the byte is no one's.
+    let zero = (if signed { zero ^ (1 << (bits - 1)) } else { zero }) & (u8::MAX >> (8 - bits));
+    let format = QuantFormat {
+        bits,
+        block,
+        scale: scale_dtype,
+        short: false,
+        zero: ZeroPoints::Fixed(zero),
+    };
+    let data = QuantData {
+        codes: codes.bytes,
+        code_strides: [down, right],
+        signed,
+        scales: scale.bytes.slice_ref(scale_bytes),
+        scale_strides: [0, 0],
+        zeros: None,
+        zero_strides: [0, 0],
+    };
+    Ok(Some(quantised(name, format, n, k, data)))
+}
+
+/// A constant matrix in blocks or rows, or with one scale, becomes a quantised weight; `None` for any other
+/// form.
 fn quantised_weight(cx: &mut Cx<'_, '_>, axis: i64, block: i64) -> Result<Option<Value>, Problem> {
     let (Some(codes), Some(scales)) = (cx.constant(0)?, cx.constant(1)?) else { return Ok(None) };
     let is_code =
         matches!(codes.element, Element::Int4 | Element::Uint4 | Element::Int8 | Element::Uint8);
     let (&[rows, columns], true) = (codes.dims.as_slice(), is_code) else { return Ok(None) };
+    if block == 0 && is_one(&scales) {
+        let scale = scale_dtype(cx, &scales)?;
+        let name = cx.node.inputs[0].clone();
+        let Some(constant) = with_one_scale(cx, name, codes, scales)? else { return Ok(None) };
+        let constant = cx.add_constant(constant)?;
+        return Ok(Some(cx.push(Dequantise { to: scale }, &[constant])?));
+    }
     if !codes.is_dense() || !scales.is_dense() || rows == 0 || columns == 0 {
         return Ok(None);
     }

@@ -33,12 +33,19 @@ fn shape(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let clamp = |end: i64| (if end < 0 { end.saturating_add(rank) } else { end }).clamp(0, rank);
     let start = clamp(cx.attributes.int_or("start", 0)?) as usize;
     let end = clamp(cx.attributes.int_or("end", rank)?) as usize;
-    Ok(vec![cx.push(ShapeOf { start, end: end.max(start) }, &[data])?])
+    let end = end.max(start);
+    if let Some(sizes) = cx.sizes_in_file(data, start..end)? {
+        let shape = vec![Dim::from(sizes.len())];
+        return Ok(vec![cx.push(KnownValue { dtype: DType::I64, shape, elements: sizes }, &[])?]);
+    }
+    Ok(vec![cx.push(ShapeOf { start, end }, &[data])?])
 }
 
 fn size(cx: &mut Cx<'_, '_>) -> Result<Vec<Value>, Problem> {
     let data = cx.value(0)?;
-    let count = product(&cx.shape(data)).ok_or_else(|| cx.malformed("too many elements"))?;
+    let rank = cx.rank(data);
+    let sizes = cx.sizes_in_file(data, 0..rank)?.unwrap_or_else(|| cx.shape(data));
+    let count = product(&sizes).ok_or_else(|| cx.malformed("too many elements"))?;
     let known = KnownValue { dtype: DType::I64, shape: Vec::new(), elements: vec![count] };
     Ok(vec![cx.push(known, &[])?])
 }
