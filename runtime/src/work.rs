@@ -160,7 +160,7 @@ impl WorkCounter {
         Ok(WorkCounter {
             facts: facts.clone(),
             layers: layers.map(|layer| layer.kind as usize).zip(shapes).collect(),
-            tile_rows: tile_rows.max(1) as u32,
+            tile_rows: tile_rows as u32,
             head_rows: u64::from(header.max_head_rows),
             loads: Loads { kinds: vec![Load::default(); facts.kinds.len()], ..Loads::default() },
         })

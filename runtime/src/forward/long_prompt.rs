@@ -36,6 +36,8 @@ pub(super) struct PromptJob {
     tile_rows: usize,
     hidden_width: usize,
     hidden: Buffer<f32>,
+    /// Room for a tile's, where those of one would begin unaligned.
+    aligned_tile: Buffer<f32>,
     /// Dense key rows, then dense value rows, of the layer that runs.
     pub(super) dense: Buffer<u8>,
     observed_queries: Buffer<f32>,
@@ -54,12 +56,7 @@ impl PromptJob {
         let length = if needed { shape.context as usize } else { 0 };
         let hidden_width = shape.hidden_width as usize;
         let tile_rows = tile_rows(shape.max_rows as usize, hidden_width);
-        if needed && tile_rows == 0 {
-            return Err(RuntimeError::Tables(format!(
-                "steps of {} rows of {hidden_width} values have no aligned tile",
-                shape.max_rows
-            )));
-        }
+        let copied = if needed { copied_rows(shape.max_rows as usize, hidden_width) } else { 0 };
         let too_large = || {
             RuntimeError::Tables(format!(
                 "a prompt of {length} rows needs more than the address space"
@@ -96,6 +93,7 @@ impl PromptJob {
             tile_rows,
             hidden_width,
             hidden: Buffer::zeroed(hidden),
+            aligned_tile: Buffer::zeroed(copied * hidden_width),
             dense: Buffer::zeroed(dense),
             observed_queries: Buffer::zeroed(queries),
             observed_lse: Buffer::zeroed(lse),
@@ -130,12 +128,48 @@ impl PromptJob {
     }
 }
 
+/// Floats in 64 bytes, which hidden rows are aligned to where the model's code is given them.
+const ALIGNED: usize = 16;
+
 /// Rows of a tile of a long prompt: the most, at most `max_rows`, whose hidden rows fill whole multiples
-/// of 64 bytes. 0 if no number of them does.
+/// of 64 bytes; where no number of them does, all, and tiles are copied to where they are aligned.
 pub fn tile_rows(max_rows: usize, hidden_width: usize) -> usize {
-    let row_bytes = hidden_width * 4;
-    let step = 64 >> row_bytes.trailing_zeros().min(6);
-    max_rows / step * step
+    let step = ALIGNED >> hidden_width.trailing_zeros().min(ALIGNED.trailing_zeros());
+    match max_rows / step * step {
+        0 => max_rows,
+        rows => rows,
+    }
+}
+
+/// Rows that there is room for beside those of a long prompt, for a tile: none where tiles are aligned.
+pub(super) fn copied_rows(max_rows: usize, hidden_width: usize) -> usize {
+    let rows = tile_rows(max_rows, hidden_width);
+    if (rows * hidden_width).is_multiple_of(ALIGNED) { 0 } else { rows }
+}
+
+/// Hidden rows of a tile, and room for them where they may lie unaligned.
+struct TileRows<'a> {
+    rows: &'a mut [f32],
+    aligned: &'a mut [f32],
+}
+
+impl TileRows<'_> {
+    /// The rows, aligned.
+    fn aligned(&mut self) -> &mut [f32] {
+        if self.aligned.is_empty() {
+            return self.rows;
+        }
+        let aligned = &mut self.aligned[..self.rows.len()];
+        aligned.copy_from_slice(self.rows);
+        aligned
+    }
+
+    /// Puts what has become of them where they lie.
+    fn keep(self) {
+        if !self.aligned.is_empty() {
+            self.rows.copy_from_slice(&self.aligned[..self.rows.len()]);
+        }
+    }
 }
 
 /// Key and value planes of one slot in one block.
@@ -204,10 +238,15 @@ impl Forward {
 
     fn run_tile_embed(&mut self, tile: std::ops::Range<usize>) -> Result<(), StepFault> {
         let width = self.prompt.hidden_width;
-        let hidden = &mut self.prompt.hidden[tile.start * width..tile.end * width];
-        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden);
+        let mut hidden = TileRows {
+            rows: &mut self.prompt.hidden[tile.start * width..tile.end * width],
+            aligned: &mut self.prompt.aligned_tile,
+        };
+        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden.aligned());
         let embed = Visit::new(self.segments.embed, self.model.embed_weights());
-        Ok(self.team.enter(entry, [embed])?)
+        self.team.enter(entry, [embed])?;
+        hidden.keep();
+        Ok(())
     }
 
     fn run_tile_layer(
@@ -238,8 +277,11 @@ impl Forward {
             from: end - layer.layout.kept_queries().min(job.tokens.len() as u32),
         });
         let row = &self.model.layers()[index];
-        let hidden = &mut job.hidden[tile.start * width..tile.end * width];
-        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden);
+        let mut hidden = TileRows {
+            rows: &mut job.hidden[tile.start * width..tile.end * width],
+            aligned: &mut job.aligned_tile,
+        };
+        let entry = self.rows.entry(self.model.weights(), &mut self.arena, hidden.aligned());
         let segment = self.segments.kinds[row.kind as usize].layer;
         let visit = Visit {
             layer: Some(LayerArguments {
@@ -250,7 +292,9 @@ impl Forward {
             }),
             ..Visit::new(segment, self.model.layer_weights(row))
         };
-        Ok(self.team.enter(entry, [visit])?)
+        self.team.enter(entry, [visit])?;
+        hidden.keep();
+        Ok(())
     }
 
     /// Writes the rows of a layer that its layout keeps into the slot.
@@ -301,4 +345,35 @@ fn dense_spans(position: u32) -> RowSpans {
         RowSpans { write_slot: 0, write_row: position, range_count: 1, ..RowSpans::default() };
     spans.ranges[0].rows = position + 1;
     spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_aligned_or_copied() {
+        // Step rows, hidden width: rows of a tile, and of its copy.
+        let cases = [
+            ([128, 64], [128, 0]),
+            ([5, 8], [4, 0]),
+            ([17, 7], [16, 0]),
+            ([15, 7], [15, 15]),
+            ([7, 34], [7, 7]),
+            ([1, 1], [1, 1]),
+        ];
+        for ([max_rows, width], expected) in cases {
+            assert_eq!([tile_rows(max_rows, width), copied_rows(max_rows, width)], expected);
+        }
+        let (mut rows, mut room) = ([1.0, 2.0, 3.0], [0.0; 4]);
+        let mut tile = TileRows { rows: &mut rows, aligned: &mut room };
+        assert_eq!(tile.aligned(), [1.0, 2.0, 3.0]);
+        tile.aligned()[1] = 5.0;
+        tile.keep();
+        assert_eq!(rows, [1.0, 5.0, 3.0]);
+        let mut tile = TileRows { rows: &mut rows, aligned: &mut [] };
+        tile.aligned()[0] = 4.0;
+        tile.keep();
+        assert_eq!(rows, [4.0, 5.0, 3.0]);
+    }
 }

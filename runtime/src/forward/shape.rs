@@ -4,6 +4,7 @@ use weir_abi::{CacheLayout, CachePolicy, FURTHER, HeadResult, IsaLevel, KindEntr
 
 use super::Past;
 use super::compaction::{scratch_values, second_values};
+use super::long_prompt::copied_rows;
 use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
 use crate::memory::{product, sum};
 use crate::{CompiledModel, RuntimeError};
@@ -371,8 +372,9 @@ pub(crate) fn prefill_bytes(shape: &ModelShape, layers: &[LayerShape]) -> Prefil
         product([4, sum([observed, scores, scratch, heads, second])])
     };
     let dropping = || layers.iter().filter(|layer| drops_rows(&layer.layout));
+    let copied = copied_rows(shape.max_rows as usize, shape.hidden_width as usize) as u64;
     PrefillBytes {
-        hidden: product([4, length, shape.hidden_width.into()]),
+        hidden: product([4, sum([length, copied]), shape.hidden_width.into()]),
         rows: dropping().map(|layer| plane(&layer.kind)).max().unwrap_or(0),
         scores: dropping().map(scores).max().unwrap_or(0),
     }

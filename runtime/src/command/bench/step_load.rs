@@ -125,7 +125,7 @@ impl StepShape {
     }
 
     fn rows_of_tile(&self) -> u32 {
-        tile_rows(self.step_rows as usize, self.hidden_width as usize).max(1) as u32
+        tile_rows(self.step_rows as usize, self.hidden_width as usize) as u32
     }
 
     /// What a tile of a long prompt has to do: the tile with this number, of all.
