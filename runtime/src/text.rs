@@ -186,6 +186,20 @@ mod tests {
         assert_eq!(out, "\n");
     }
 
+    /// A decoder of whole texts replaces the complete characters in front of malformed bytes as well, and
+    /// would find no stop string here.
+    #[test]
+    fn the_stop_string_is_told_where_bytes_are_no_text() {
+        let tokenizer = sentence_pieces();
+        let ids = ["<0x63>", "<0xFF>", "a"].map(|name| tokenizer.token_id(name).unwrap());
+        let stops = vec!["b".to_owned(), "c\u{fffd}".to_owned()];
+        let mut stream = TextStream::new(&tokenizer, stops, Vec::new());
+        let mut out = String::new();
+        let told = ids.iter().find_map(|id| stream.push(*id, &mut out));
+        assert_eq!((told, out.as_str()), (Some(1), ""));
+        assert!(!tokenizer.decode(&ids, true).contains('c'));
+    }
+
     #[test]
     fn answers_that_go_on_keep_their_first_space() {
         let tokenizer = sentence_pieces();

@@ -90,5 +90,8 @@ impl<M: StepModel> Engine<M> {
 struct Answer {
     ids: Vec<u32>,
     text: String,
-    end: Option<Result<(FinishReason, Option<usize>, Usage), StepFault>>,
+    end: Option<Result<Ending, StepFault>>,
 }
+
+/// Why an answer ended, which stop text has ended it, and its counts.
+type Ending = (FinishReason, Option<usize>, Usage);

@@ -73,7 +73,9 @@ impl Notation {
             None
         };
         let has = |marks: &ThoughtMarks| {
-            writes(marks.end) || (has_token(marks.begin) && has_token(marks.end))
+            writes(marks.begin)
+                || writes(marks.end)
+                || (has_token(marks.begin) && has_token(marks.end))
         };
         let thoughts = [THINK, MISTRAL_THINK].into_iter().find(has);
         Notation { calls, thoughts }

@@ -85,6 +85,8 @@ fn templates_without_calls_have_no_notation_for_them() {
     // The same tags around something that is not JSON.
     assert_eq!(of("<tool_call>\n<function=name>").calls, None);
     assert_eq!(of("{{ message.content.split('</think>')[-1] }}").thoughts, Some(THINK));
+    // It opens thoughts, whose end the model writes in tokens of ordinary text.
+    assert_eq!(of("<|assistant|>\n<think>\n").thoughts, Some(THINK));
 }
 
 #[test]

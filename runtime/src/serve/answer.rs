@@ -11,7 +11,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::failure::Failure;
 use super::forms::{Counts, Events, Form, WholeAnswer};
@@ -98,14 +98,7 @@ impl Answers {
 
     /// Writes answers as they grow, and a sign of life at least so often.
     pub fn stream(self, keep_alive: Duration) -> Response {
-        let count = self.readings.len();
-        let streamed = Streamed {
-            answers: self,
-            begun: vec![false; count],
-            endings: vec![None; count],
-            keep_alive,
-            is_over: false,
-        };
+        let streamed = Streamed::new(self, keep_alive);
         let events = stream::unfold(streamed, |mut streamed| async move {
             let bytes = streamed.next().await?;
             Some((Ok::<Bytes, std::convert::Infallible>(bytes), streamed))
@@ -130,15 +123,24 @@ struct Streamed {
 }
 
 impl Streamed {
+    /// Answers of which nothing has been written.
+    fn new(answers: Answers, keep_alive: Duration) -> Streamed {
+        let count = answers.readings.len();
+        let (begun, endings) = (vec![false; count], vec![None; count]);
+        Streamed { answers, begun, endings, keep_alive, is_over: false }
+    }
+
     /// The next events; `None` behind the last.
     async fn next(&mut self) -> Option<Bytes> {
         if self.is_over {
             return None;
         }
         let Answers { inbox, form, readings, samples, span, .. } = &mut self.answers;
+        // However often tokens come of which nothing can be written yet, as of a call.
+        let until = Instant::now() + self.keep_alive;
         loop {
             let mut out = Events::default();
-            let received = match timeout(self.keep_alive, inbox.receive()).await {
+            let received = match timeout_at(until, inbox.receive()).await {
                 Ok(received) => received,
                 Err(_) => return Some(form.keep_alive()),
             };

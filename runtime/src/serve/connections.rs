@@ -73,6 +73,11 @@ impl Connections {
         self.places.taken()
     }
 
+    /// How many of them are being answered.
+    pub fn answering(&self) -> usize {
+        self.places.answering()
+    }
+
     /// Accepts until it is dropped. Once `draining` says so, connections end with the answer that they
     /// are at.
     pub async fn accept(

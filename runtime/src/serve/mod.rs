@@ -339,8 +339,10 @@ async fn run(
     if outcome.is_ok() {
         tell(Happening::Drains);
         let end = Instant::now() + options.drain;
-        // New connections learn that the server is not ready, until the last answer is given.
-        while app.places_taken() > 0 && Instant::now() < end {
+        // New connections learn that the server is not ready, until the last answer is given: to the
+        // client, who may not have read all of it, or wait for more embeddings than are computed at once.
+        let is_answering = || app.places_taken() > 0 || connections.answering() > 0;
+        while is_answering() && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let _ = drain.send(true);
@@ -349,7 +351,7 @@ async fn run(
         while connections.open() > 0 && Instant::now() < last.min(end + Duration::from_secs(1)) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if app.places_taken() > 0 {
+        if is_answering() {
             tracing::warn!("answers were cut short: they took longer than the time for draining");
         }
     }

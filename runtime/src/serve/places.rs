@@ -80,6 +80,11 @@ impl Places {
         self.taken.load(Ordering::Relaxed)
     }
 
+    /// Connections that are being answered.
+    pub fn answering(&self) -> usize {
+        self.of_address().values().map(|counts| counts.all.saturating_sub(counts.silent)).sum()
+    }
+
     /// A place for a connection of this address, silent as yet. Where all are taken, others are dismissed
     /// until one is given back; nothing if there is none to be had.
     pub async fn take(self: &Arc<Places>, address: IpAddr) -> Option<Arc<Place>> {

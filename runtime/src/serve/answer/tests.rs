@@ -1,6 +1,7 @@
 //! Answers with thoughts and calls as clients are sent them, made of deliveries.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use axum::body::Body;
 use http_body_util::BodyExt;
@@ -30,6 +31,18 @@ fn letterhead() -> Letterhead {
 
 /// The answer of these pieces, a token each.
 fn answers(form: Box<dyn Form>, pieces: &[&str], reason: FinishReason) -> Answers {
+    let (mut outbox, inbox) = mailbox(1);
+    for (id, piece) in (0..).zip(pieces) {
+        outbox.token(0, id, piece, None);
+    }
+    let completion_tokens = pieces.len() as u32;
+    let usage = Usage { prompt_tokens: 7, completion_tokens, reused_tokens: 3, ..Usage::default() };
+    outbox.end(0, "", End::Finished { reason, stop: None, usage });
+    of_inbox(form, inbox)
+}
+
+/// The answer that comes into a mailbox.
+fn of_inbox(form: Box<dyn Form>, inbox: Inbox) -> Answers {
     let template = "<tool_call>{{ call | tojson }}</tool_call></think>";
     let rules = ReadingRules {
         notation: Some(Notation::of(template, |_| false)),
@@ -38,13 +51,6 @@ fn answers(form: Box<dyn Form>, pieces: &[&str], reason: FinishReason) -> Answer
         ids: Arc::new(Ids::default()),
         stops: Vec::new(),
     };
-    let (mut outbox, inbox) = mailbox(1);
-    for (id, piece) in (0..).zip(pieces) {
-        outbox.token(0, id, piece, None);
-    }
-    let completion_tokens = pieces.len() as u32;
-    let usage = Usage { prompt_tokens: 7, completion_tokens, reused_tokens: 3, ..Usage::default() };
-    outbox.end(0, "", End::Finished { reason, stop: None, usage });
     let held = Held::new(None, Answering::default());
     Answers::new(inbox, form, &rules, 1, 1, RequestSpan::default(), held)
 }
@@ -100,6 +106,51 @@ fn a_conversations_answer_has_thoughts_text_and_calls() {
     assert_eq!((content.as_str(), thoughts.as_str()), ("I add.", "Two and two."));
     assert_eq!((calls.len(), &calls[0]["index"], &calls[0]["function"]), (1, &json!(0), &function));
     assert_eq!(reasons, ["tool_calls"]);
+}
+
+/// Where no single token is a mark, its pieces come one by one.
+#[test]
+fn thoughts_end_with_a_mark_of_several_tokens() {
+    let pieces = ["<", "thi", "nk", ">", "Two.", " </", "think", ">\n", "\n", "Four", " <", "."];
+    let whole = whole(answers(chat(), &pieces, FinishReason::Stop));
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["content"], &message["reasoning"]), (&json!("Four <."), &json!("Two.")));
+    // Those of the mark at the end are counted, as a single one is.
+    assert_eq!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 4);
+    let (mut content, mut thoughts) = (String::new(), String::new());
+    for event in events(answers(chat(), &pieces, FinishReason::Stop)) {
+        let delta = &event["choices"][0]["delta"];
+        content.push_str(delta["content"].as_str().unwrap_or_default());
+        thoughts.push_str(delta["reasoning"].as_str().unwrap_or_default());
+    }
+    assert_eq!((content.as_str(), thoughts.as_str()), ("Four <.", "Two."));
+}
+
+/// A call is held back until it is whole, and whoever waits for it hears nothing of its tokens.
+#[test]
+fn a_stream_whose_tokens_give_nothing_to_write_shows_signs_of_life() {
+    let (mut outbox, inbox) = mailbox(1);
+    let mut events = Streamed::new(of_inbox(chat(), inbox), Duration::from_millis(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        outbox.token(0, 0, "<tool_call>{\"name\": \"", None);
+        let first = events.next().await.unwrap();
+        assert!(first.starts_with(b"data: "), "{first:?}");
+        let mut next = std::pin::pin!(events.next());
+        let mut sign = None;
+        for _ in 0..1_000_000 {
+            // Whenever it looks there is a token.
+            outbox.token(0, 1, "a", None);
+            outbox.ring();
+            if let Poll::Ready(event) = next.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                sign = event;
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(sign, Some(chat().keep_alive()));
+    });
 }
 
 #[test]

@@ -113,6 +113,7 @@ fn a_second_answer_on_a_connection_counts_once() {
         let places = places(9, 1, 1);
         let place = places.take(address(1)).await.unwrap();
         let both = [place.answer(), place.answer()];
+        assert_eq!(places.answering(), 1);
         assert!(places.take(address(1)).await.is_some());
         drop(both);
         assert!(places.take(address(1)).await.is_none());
