@@ -29,7 +29,7 @@ typedef struct weir_engine_handle weir_engine_t;
 /* How an engine runs; zeros (or a null pointer) are the defaults. */
 typedef struct weir_options {
     uint32_t slots;   /* Sequences at once; 0: what the model was compiled for. */
-    uint32_t threads; /* Compute threads, the caller's included; 0: one per processor. */
+    uint32_t threads; /* Compute threads, the caller's included; 0: one per core. */
 } weir_options_t;
 
 /* How one answer is made. Fill it with weir_request_defaults() first. */
@@ -107,7 +107,7 @@ void weir_engine_free(weir_engine_t *engine);
 int weir_engine_submit(weir_engine_t *engine, const uint32_t *prompt, size_t prompt_tokens,
                        const weir_request_t *request, uint64_t *id);
 
-/* Ends a request early; a WEIR_EVENT_FINISHED follows. */
+/* Ends a request early; a WEIR_EVENT_FINISHED follows, unless it has ended already. */
 int weir_engine_cancel(weir_engine_t *engine, uint64_t id);
 
 /* The next event of any request, computed if need be. */

@@ -407,13 +407,12 @@ pub unsafe extern "C" fn weir_engine_submit(
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (engine, prompt, id) = unsafe {
-            (
-                exclusive(engine, "engine is null")?,
-                slice(prompt, prompt_tokens, "prompt is null")?,
-                exclusive(id, "id is null")?,
-            )
-        };
+        let (engine, id) =
+            unsafe { (exclusive(engine, "engine is null")?, exclusive(id, "id is null")?) };
+        // Before so many are read.
+        engine.engine.rules().check_length(prompt_tokens)?;
+        // SAFETY: the caller's promise.
+        let prompt = unsafe { slice(prompt, prompt_tokens, "prompt is null")? };
         let mut wanted = Request { prompt: prompt.to_vec(), ..Request::default() };
         // SAFETY: the caller's promise.
         if let Some(request) = unsafe { request.as_ref() } {

@@ -33,7 +33,9 @@ pub use info::Info;
 pub use interrupt::Interrupt;
 pub use logits::{Logits, prompt_logits};
 pub use numbers::whole;
-pub use options::{DraftArguments, MAX_SLOTS, RuntimeArguments, SamplingArguments, parse_isa};
+pub use options::{DraftArguments, RuntimeArguments, SamplingArguments, parse_isa};
+
+pub use crate::forward::MAX_SLOTS;
 pub use serve::Serve;
 pub use verify::Verify;
 

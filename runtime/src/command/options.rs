@@ -5,6 +5,7 @@ use weir_abi::IsaLevel;
 
 use super::numbers::{sampling, whole};
 use super::say;
+use crate::forward::{MAX_SLOTS, MAX_THREADS};
 use crate::sampling::random_seed;
 use crate::{Model, RuntimeError, RuntimeOptions, SamplingOptions, Usage};
 
@@ -22,17 +23,11 @@ fn stop_text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Most threads that can be asked for: far above what helps, far below what a system refuses.
-pub(super) const MAX_THREADS: usize = 1024;
-
 /// Most tokens that can be guessed ahead: with the next one they are rows of one step.
 const MAX_DRAFT: u32 = 1023;
 
 /// Most samples of a prompt that can be asked for.
 pub(super) const MAX_SAMPLES: u32 = 4096;
-
-/// Most slots that can be asked for, when a model is compiled and when it runs.
-pub const MAX_SLOTS: u32 = 4096;
 
 /// How the model runs.
 #[derive(Clone, Debug, Default, PartialEq, Args)]

@@ -54,16 +54,21 @@ pub struct RequestRules {
 }
 
 impl RequestRules {
+    /// Why a prompt of so many tokens cannot be served, whatever they are, if so.
+    pub fn check_length(&self, tokens: usize) -> Result<(), RequestError> {
+        let context = self.context;
+        match tokens {
+            0 => Err(RequestError::Empty),
+            rows if rows > context as usize => Err(RequestError::TooLong { rows, context }),
+            _ => Ok(()),
+        }
+    }
+
     /// Why a request cannot be served, if so.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
-        let RequestRules { context, vocabulary, has_tokenizer } = *self;
+        let RequestRules { vocabulary, has_tokenizer, .. } = *self;
         let Request { prompt, sampling, stop, constraint, .. } = request;
-        if prompt.is_empty() {
-            return Err(RequestError::Empty);
-        }
-        if prompt.len() > context as usize {
-            return Err(RequestError::TooLong { rows: prompt.len(), context });
-        }
+        self.check_length(prompt.len())?;
         if let Some(index) = prompt.iter().position(|token| *token >= vocabulary) {
             return Err(RequestError::UnknownToken { index, token: prompt[index], vocabulary });
         }

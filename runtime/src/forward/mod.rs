@@ -17,7 +17,7 @@ mod tests;
 use weir_abi::Fault;
 
 pub use long_prompt::tile_rows;
-pub use shape::{ModelShape, PrefillBytes, RuntimeOptions};
+pub use shape::{MAX_SLOTS, MAX_THREADS, ModelShape, PrefillBytes, RuntimeOptions};
 pub(crate) use shape::{layer_shapes, prefill_bytes};
 pub use staged::StagedPrompt;
 pub use steps::Forward;

@@ -9,6 +9,12 @@ use crate::cache::{KeptRows, LayerShape, Placement, SlotCount};
 use crate::memory::{product, sum};
 use crate::{CompiledModel, RuntimeError};
 
+/// Most threads that can be asked for: far above what helps, far below what a system refuses.
+pub const MAX_THREADS: usize = 1024;
+
+/// Most slots that can be asked for, when a model is compiled and when it runs.
+pub const MAX_SLOTS: u32 = 4096;
+
 /// What a user decides about the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeOptions {
@@ -97,8 +103,9 @@ impl ModelShape {
             })?;
         }
         let slots = options.slots_of(model);
-        if slots == 0 {
-            return Err(RuntimeError::Options("0 slots: at least 1 is needed".into()));
+        if slots == 0 || slots > MAX_SLOTS {
+            let reason = format!("{slots} slots: at least 1 is needed, and at most {MAX_SLOTS}");
+            return Err(RuntimeError::Options(reason));
         }
         let blocks = options.blocks.unwrap_or(slots);
         if blocks == 0 || blocks > slots {

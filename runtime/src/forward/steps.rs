@@ -6,7 +6,7 @@ use weir_abi::RowSpans;
 
 use super::buffer::Buffer;
 use super::long_prompt::PromptJob;
-use super::shape::{PrefillBytes, layer_shapes, prefill_bytes};
+use super::shape::{MAX_THREADS, PrefillBytes, layer_shapes, prefill_bytes};
 use super::staged::every_row;
 use super::{LongPrompt, ModelShape, Past, RuntimeOptions, StepFault, StepModel, StepRow};
 use crate::cache::{KeptRows, LayerShape, Placement, Seat, SlotCache};
@@ -119,8 +119,10 @@ impl Forward {
         }
         let cache = SlotCache::new(&layers, shape.slot_count())?;
         let threads = options.threads.unwrap_or_else(default_threads);
-        if threads == 0 {
-            return Err(RuntimeError::Options("0 threads: at least 1 is needed".into()));
+        if threads == 0 || threads > MAX_THREADS {
+            let reason =
+                format!("{threads} threads: at least 1 is needed, and at most {MAX_THREADS}");
+            return Err(RuntimeError::Options(reason));
         }
         let team = Team::new(threads).map_err(|error| {
             RuntimeError::Machine(format!("cannot start {threads} threads: {error}"))

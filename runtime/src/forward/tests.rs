@@ -573,7 +573,8 @@ fn every_request_in_any_company_agrees_with_the_reference() {
 #[test]
 fn options_that_cannot_be_met_are_refused() {
     let model = model(&layouts(true));
-    for (slots, threads) in [(Some(0), None), (None, Some(0))] {
+    let beyond = (Some(MAX_SLOTS + 1), Some(MAX_THREADS + 1));
+    for (slots, threads) in [(Some(0), None), (None, Some(0)), (beyond.0, None), (None, beyond.1)] {
         let options = RuntimeOptions { slots, threads, ..RuntimeOptions::default() };
         assert!(model.forward(&options).is_err(), "{options:?}");
     }

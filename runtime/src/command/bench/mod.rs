@@ -29,8 +29,9 @@ pub use profile::{KernelTime, Profile, write_profiles};
 
 use self::measure::{Counted, Setup, peak_megabytes, reset_peak};
 use super::numbers::{numbers, whole};
-use super::options::{MAX_SLOTS, MAX_THREADS, parse_isa};
+use super::options::parse_isa;
 use crate::cores::default_threads;
+use crate::forward::{MAX_SLOTS, MAX_THREADS};
 use crate::probe::{Peaks, Prober};
 use crate::weights::Place;
 use crate::work::WorkCounter;
@@ -93,7 +94,7 @@ pub struct Bench {
     /// Write one JSON object a line
     #[arg(long, help_heading = None::<&str>)]
     pub json: bool,
-    /// Compute threads [default: one per processor]
+    /// Compute threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(1, MAX_THREADS), help_heading = "Running")]
     pub threads: Option<usize>,
     /// Instruction set: portable, avx2, avx-vnni, avx512, avx512-pairs, amx [default: the best here]
@@ -350,7 +351,8 @@ impl Bench {
     /// From `exec` to the first byte of an answer, in processes of their own.
     fn first_token(&self, model: &Model) -> Result<Figure, RuntimeError> {
         let program = match model.compiled().place() {
-            Place::ThisProgram => std::env::current_exe().map_err(RuntimeError::Input)?,
+            // Also where the file has no name any more.
+            Place::ThisProgram => PathBuf::from("/proc/self/exe"),
             // A name alone would be looked for among the system's programs.
             Place::File(path) => std::path::absolute(path).map_err(RuntimeError::Input)?,
             Place::Linked | Place::Memory => {
