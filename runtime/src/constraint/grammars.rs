@@ -267,7 +267,8 @@ fn refused(reason: impl std::fmt::Display) -> ConstraintError {
     // Its own words name an option that there is not here.
     if reason.contains("coerce_one_of") {
         let reason = "oneOf is supported only where it can be seen that no value fits two of its \
-                      schemas, which is not so behind $ref; use anyOf";
+                      schemas, by their types or by a required property with a text of its own in \
+                      each; use anyOf";
         return ConstraintError::Refused(reason.into());
     }
     let lines: Vec<&str> =

@@ -9,13 +9,18 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::ConstraintError;
-use super::weight::refused;
+use super::weight::{PATTERN_PAIRS, refused};
 
 /// Bytes that the combinations of schemas may have.
 const JOINED_BYTES: usize = 8 << 20;
 
 /// Bytes of a combination besides its schemas'.
 const COMBINATION_BYTES: usize = 64;
+
+/// What comparing two patterns of properties counts for: the library does so whenever objects with several
+/// of them are joined, and it takes up to 1 ms as `^(a*b){100}1$` and `^(a*b){100}2$`, which copying this many
+/// bytes does not.
+const PATTERN_PAIR_BYTES: usize = JOINED_BYTES / PATTERN_PAIRS;
 
 /// Schemas within one another, references followed. The library follows twice as many at most.
 const LEVELS: usize = 64;
@@ -24,21 +29,26 @@ const LEVELS: usize = 64;
 const SILENT: [&str; 7] =
     ["$defs", "definitions", "$schema", "$id", "$comment", "title", "description"];
 
-/// Refuses schemas that are too heavy together. They must not be nested deeply.
-pub(super) fn check<'s>(schemas: impl Iterator<Item = &'s Value>) -> Result<(), ConstraintError> {
-    let mut left = JOINED_BYTES;
-    for schema in schemas {
-        let mut joins = Joins { schema, left };
-        if joins.walk(schema).is_none() {
-            return Err(refused(
-                "there are too many combinations of alternatives where values have to keep to \
-                 several schemas (allOf, or $ref, anyOf, oneOf or enum with something beside it)"
-                    .to_owned(),
-            ));
-        }
-        left = joins.left;
+/// Bytes of a schema's combinations, which must be in its normal form.
+pub(super) fn bytes(schema: &Value) -> Result<usize, ConstraintError> {
+    let mut joins = Joins { schema, left: JOINED_BYTES };
+    match joins.walk(schema) {
+        Some(()) => Ok(JOINED_BYTES - joins.left),
+        None => Err(too_many()),
     }
-    Ok(())
+}
+
+/// Refuses more than there may be.
+pub(super) fn check(bytes: usize) -> Result<(), ConstraintError> {
+    if bytes > JOINED_BYTES { Err(too_many()) } else { Ok(()) }
+}
+
+fn too_many() -> ConstraintError {
+    refused(
+        "there are too many combinations of alternatives where values have to keep to several schemas \
+         (allOf, or $ref, anyOf, oneOf or enum with something beside it)"
+            .to_owned(),
+    )
 }
 
 /// What a value may have to keep to.
@@ -102,6 +112,15 @@ impl<'s> Part<'s> {
         all.filter(|schema| schema.is_object()).map(Part::Schema).collect()
     }
 
+    /// The patterns of its properties' names.
+    fn patterns(self) -> impl Iterator<Item = &'s String> {
+        let patterns = match self {
+            Part::Plain(fields) => fields.get("patternProperties").and_then(Value::as_object),
+            Part::Schema(_) | Part::Literal(_) => None,
+        };
+        patterns.into_iter().flat_map(Map::keys)
+    }
+
     fn names(self) -> impl Iterator<Item = &'s String> {
         let fields = match self {
             Part::Literal(value) => value.as_object(),
@@ -115,10 +134,7 @@ impl<'s> Part<'s> {
     fn items(self) -> &'s [Value] {
         let list = match self {
             Part::Literal(value) => value.as_array(),
-            // Drafts before 2020-12 have them in `items`.
-            Part::Plain(fields) => ["prefixItems", "items"]
-                .into_iter()
-                .find_map(|name| fields.get(name).and_then(Value::as_array)),
+            Part::Plain(fields) => fields.get("prefixItems").and_then(Value::as_array),
             Part::Schema(_) => None,
         };
         list.map_or(&[], Vec::as_slice)
@@ -134,9 +150,7 @@ impl<'s> Part<'s> {
 
     fn further_items(self) -> Option<Part<'s>> {
         let Part::Plain(fields) = self else { return None };
-        let items = ["items", "additionalItems"]
-            .into_iter()
-            .find_map(|name| fields.get(name).filter(|items| items.is_object()));
+        let items = fields.get("items").filter(|items| items.is_object());
         items.map(Part::Schema)
     }
 }
@@ -294,6 +308,10 @@ impl<'s> Joins<'s> {
                 // No value is of two types.
                 if kinds.len() < 2 {
                     let parts = [&this.parts[..], &that.parts].concat();
+                    let patterns: BTreeSet<&String> =
+                        parts.iter().flat_map(|part| part.patterns()).collect();
+                    let pairs = patterns.len() * patterns.len().saturating_sub(1) / 2;
+                    self.spend(pairs.saturating_mul(PATTERN_PAIR_BYTES))?;
                     all.push(Combination { parts, bytes: this.bytes + that.bytes });
                 }
             }
@@ -327,14 +345,14 @@ impl<'s> Joins<'s> {
 
     /// What a reference leads to, as the library reads it. It refuses what leads nowhere.
     fn target(&self, reference: &str) -> Option<&'s Value> {
-        let path = reference.strip_prefix('#')?.trim_start_matches('/');
-        path.split('/').filter(|_| !path.is_empty()).try_fold(
-            self.schema,
-            |value, step| match value {
-                Value::Array(list) => list.get(step.parse::<usize>().ok()?),
-                value => value.get(step),
-            },
-        )
+        if reference == "#" {
+            return Some(self.schema);
+        }
+        let mut steps = reference.strip_prefix("#/")?.split('/');
+        steps.try_fold(self.schema, |value, step| match value {
+            Value::Array(list) => list.get(step.parse::<usize>().ok()?),
+            value => value.get(step),
+        })
     }
 }
 

@@ -30,6 +30,7 @@ mod lark;
 mod lead;
 pub mod limits;
 mod matcher;
+mod normal;
 mod numbers;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub(crate) use matcher::Matcher;
 
 use crate::notation::forced::{self, ForcedCalls};
 use limits::{READING_TIME, SOURCE_BYTES};
+use weight::Weight;
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,6 +119,12 @@ pub enum ConstraintError {
 /// are free to may write space without end.
 const JSON_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,20}";
 
+/// Letters behind a backslash in texts. With the last one the library has only control characters spelled,
+/// but for names that are not declared.
+const JSON_ESCAPES: &str = "nrbtf\\\"u";
+/// The same without it.
+const NAMES_ESCAPES: &str = "nrbtf\\\"";
+
 impl Constraint {
     /// Whether another one is written alike, in the order of its properties too: an answer's are in the
     /// schema's, and equality passes over it.
@@ -149,11 +157,8 @@ impl Constraint {
             return Err(ConstraintError::TooLong { bytes });
         }
         match self {
-            Constraint::JsonObject => json_grammar(&json!({"type": "object"})),
-            Constraint::JsonSchema(schema) => {
-                weight::check_schema(schema)?;
-                json_grammar(schema)
-            }
+            Constraint::JsonObject => json_grammar(json!({"type": "object"}), JSON_ESCAPES),
+            Constraint::JsonSchema(schema) => Ok(schema_grammar(schema)?.0),
             Constraint::Regex(expression) => {
                 weight::check_expressions([expression.as_str()].into_iter())?;
                 Ok(TopLevelGrammar::from_regex(expression))
@@ -205,9 +210,23 @@ fn quoted(text: &str) -> String {
     regex_to_lark(&expression, "")
 }
 
-fn json_grammar(schema: &Value) -> Result<TopLevelGrammar, ConstraintError> {
+/// The grammar of a schema, and its weight.
+fn schema_grammar(schema: &Value) -> Result<(TopLevelGrammar, Weight), ConstraintError> {
+    let schema = normal::normal(schema)?;
+    let weight = Weight::of(&schema)?;
+    // Where properties may be added to those that are declared, the name of one could be spelled that is
+    // declared: it would not have to keep to its schema.
+    if weight.has_further_names {
+        normal::check_letters(&schema)?;
+        return Ok((json_grammar(schema, NAMES_ESCAPES)?, weight));
+    }
+    Ok((json_grammar(schema, JSON_ESCAPES)?, weight))
+}
+
+/// The grammar of a schema in its normal form.
+fn json_grammar(schema: Value, escapes: &str) -> Result<TopLevelGrammar, ConstraintError> {
     let mut schema = match schema {
-        Value::Object(schema) => schema.clone(),
+        Value::Object(schema) => schema,
         // What allows everything, or nothing, as an object that does.
         Value::Bool(_) => serde_json::Map::from_iter([("allOf".to_owned(), json!([schema]))]),
         _ => {
@@ -219,7 +238,8 @@ fn json_grammar(schema: &Value) -> Result<TopLevelGrammar, ConstraintError> {
     if schema.contains_key("x-guidance") {
         return Err(ConstraintError::Guidance);
     }
-    schema.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_SPACE}));
+    let options = json!({"whitespace_pattern": JSON_SPACE, "json_allowed_escapes": escapes});
+    schema.insert("x-guidance".to_owned(), options);
     let mut schema = Value::Object(schema);
     numbers::tighten(&mut schema);
     Ok(TopLevelGrammar::from_json_schema(schema))
@@ -234,15 +254,18 @@ fn calls_grammar(
         return Err(ConstraintError::NoTool);
     }
     let mut grammars = vec![GrammarWithLexer::from_lark(forced::lark(calls, special))];
+    let mut all = Weight::default();
     for (index, tool) in calls.tools.iter().enumerate() {
-        let of_tool = |error| of_tool(index, error);
-        weight::check_schema(&tool.parameters).map_err(of_tool)?;
-        for grammar in json_grammar(&tool.parameters).map_err(of_tool)?.grammars {
+        let (grammar, weight) =
+            schema_grammar(&tool.parameters).map_err(|error| of_tool(index, error))?;
+        all.add(&weight);
+        for grammar in grammar.grammars {
             grammars
                 .push(GrammarWithLexer { name: Some(forced::arguments_name(index)), ..grammar });
         }
     }
-    weight::check_schemas(calls.tools.iter().map(|tool| &tool.parameters))?;
+    // Each is light, and all together may not be.
+    all.check()?;
     Ok(TopLevelGrammar { grammars, max_tokens: None })
 }
 

@@ -10,6 +10,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::ConstraintError;
+use super::normal::{Fault, Part};
 use super::weight::{is_joined, refused};
 
 /// Numbers up to here are integers that a float tells from their neighbours.
@@ -23,9 +24,6 @@ const MULTIPLE: f64 = 100_000_000.0;
 
 /// The least common multiple of what values may have to be multiples of at once, whose square has 32 bits.
 const COMMON_MULTIPLE: u64 = 65_535;
-
-/// Bytes of a place that are shown.
-const PLACE_BYTES: usize = 200;
 
 /// Keywords whose number is read as a float.
 const BOUNDS: [&str; 5] =
@@ -59,7 +57,7 @@ pub(super) fn tighten(schema: &mut Value) {
     }
 }
 
-/// Refuses a schema for its numbers. It must not be nested deeply.
+/// Refuses a schema for its numbers, which must be in its normal form.
 pub(super) fn check(schema: &Value) -> Result<(), ConstraintError> {
     let mut seen = Numbers::default();
     seen.walk(schema, Part::Schema, false).map_err(Fault::into_error)?;
@@ -73,54 +71,6 @@ pub(super) fn check(schema: &Value) -> Result<(), ConstraintError> {
              exclusive whole numbers are not supported within 1 of the other bound"
         ))),
         None => Ok(()),
-    }
-}
-
-/// What is wrong, and where.
-struct Fault {
-    place: String,
-    reason: String,
-}
-
-impl Fault {
-    fn new(reason: String) -> Fault {
-        Fault { place: String::new(), reason }
-    }
-
-    /// The same, seen from the outside.
-    fn inside(mut self, step: impl std::fmt::Display) -> Fault {
-        self.place = format!("/{step}{}", self.place);
-        self
-    }
-
-    fn into_error(mut self) -> ConstraintError {
-        if self.place.len() > PLACE_BYTES {
-            self.place.truncate(self.place.floor_char_boundary(PLACE_BYTES));
-            self.place.push('…');
-        }
-        refused(format!("#{}: {}", self.place, self.reason))
-    }
-}
-
-/// What a part of a schema is.
-#[derive(Clone, Copy, PartialEq)]
-enum Part {
-    Schema,
-    /// Schemas by names, which are no keywords.
-    Names,
-    /// A value that an answer may be.
-    Value,
-}
-
-impl Part {
-    fn at(self, name: &str) -> Part {
-        match (self, name) {
-            (Part::Value, _) | (Part::Schema, "const" | "enum") => Part::Value,
-            (Part::Schema, "properties" | "patternProperties" | "$defs" | "definitions") => {
-                Part::Names
-            }
-            _ => Part::Schema,
-        }
     }
 }
 
@@ -144,11 +94,7 @@ impl Ranges {
         let sides = [("minimum", "exclusiveMinimum", 1.0), ("maximum", "exclusiveMaximum", -1.0)];
         for (side, (inclusive, exclusive, sign)) in sides.into_iter().enumerate() {
             let number = |name: &str| fields.get(name).and_then(Value::as_f64);
-            // As draft 4 has it: whether the other one is exclusive.
-            let exclusive = match fields.get(exclusive) {
-                Some(Value::Bool(true)) => number(inclusive),
-                _ => number(exclusive),
-            };
+            let exclusive = number(exclusive);
             ranges.exclusive[side].extend(exclusive.map(|bound| bound * sign));
             let bounds = number(inclusive).into_iter().chain(exclusive);
             ranges.others[1 - side].extend(bounds.map(|bound| bound * -sign));
@@ -192,8 +138,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// `is_exact` is whether each number is one that an answer may be. It is so below all that is called
-    /// `const` or `enum`, names of properties too: whatever `$ref` leads to is a schema.
+    /// `is_exact` is whether each number is one that an answer may be. No reference leads into values.
     fn walk(&mut self, value: &Value, part: Part, is_exact: bool) -> Result<(), Fault> {
         match value {
             Value::Number(number) if is_exact => check_exact(number),
@@ -201,12 +146,14 @@ impl Numbers {
                 self.walk(entry, part, is_exact).map_err(|fault| fault.inside(index))
             }),
             Value::Object(fields) => {
-                if part != Part::Value {
+                if part == Part::Schema {
                     self.look_at(fields)?;
                 }
                 fields.iter().try_for_each(|(name, field)| {
-                    let is_literal = ["const", "enum"].contains(&name.as_str());
-                    let is_bound = field.is_number() && BOUNDS.contains(&name.as_str());
+                    let is_keyword = part == Part::Schema;
+                    let is_literal = is_keyword && ["const", "enum"].contains(&name.as_str());
+                    let is_bound =
+                        is_keyword && field.is_number() && BOUNDS.contains(&name.as_str());
                     if !is_exact && field.as_f64().is_some_and(|bound| is_lax(name, bound)) {
                         return Ok(());
                     }

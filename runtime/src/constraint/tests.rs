@@ -2,6 +2,7 @@
 
 mod calls;
 mod refused;
+mod schemas;
 
 use std::sync::OnceLock;
 

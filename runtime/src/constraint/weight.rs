@@ -15,9 +15,6 @@ const REPETITIONS: usize = 1000;
 /// Classes of characters by name, each of which is hundreds of ranges of Unicode.
 const CLASSES: usize = 500;
 
-/// Levels of a schema.
-const LEVELS: usize = 64;
-
 /// Sum of the squares of the numbers of properties: one object with 800 of them.
 const PROPERTY_PAIRS: usize = 640_000;
 
@@ -26,6 +23,13 @@ const COUNTED_PROPERTIES: usize = 50;
 
 /// Patterns of properties of one object.
 const NAME_PATTERNS: usize = 16;
+
+/// Pairs of patterns of properties, of which each may take the library 1 ms: one object with 16 patterns.
+pub(super) const PATTERN_PAIRS: usize = NAME_PATTERNS * (NAME_PATTERNS - 1) / 2;
+
+/// Letters of names times the parts of patterns that they are looked for in, which nothing of the library's
+/// own counts: 2 million take 70 ms where each letter has each part of a pattern go on.
+const NAME_STEPS: usize = 2_000_000;
 
 /// Patterns and formats of a schema in which the same text may have to match several.
 const JOINED_PATTERNS: usize = 3;
@@ -67,8 +71,22 @@ pub(super) fn is_joined(fields: &Map<String, Value>) -> bool {
 pub(super) fn check_expressions<'a>(
     texts: impl Iterator<Item = &'a str>,
 ) -> Result<(), ConstraintError> {
-    let (mut repetitions, mut classes) = (0, 0);
+    let mut expressions = Expressions::default();
     for text in texts {
+        expressions.add(text)?;
+    }
+    expressions.check()
+}
+
+/// What regular expressions have in all.
+#[derive(Clone, Copy, Default)]
+struct Expressions {
+    repetitions: usize,
+    classes: usize,
+}
+
+impl Expressions {
+    fn add(&mut self, text: &str) -> Result<(), ConstraintError> {
         if names_stop(text) {
             let reason =
                 "groups that are named \"stop\" are not supported, as they would mean look-ahead";
@@ -77,26 +95,31 @@ pub(super) fn check_expressions<'a>(
         let mut escaped = false;
         for character in text.chars() {
             match character {
-                '*' | '+' | '?' | '{' => repetitions += 1,
-                'w' | 'W' | 'd' | 'D' | 's' | 'S' | 'p' | 'P' if escaped => classes += 1,
+                '*' | '+' | '?' | '{' => self.repetitions += 1,
+                'w' | 'W' | 'd' | 'D' | 's' | 'S' | 'p' | 'P' if escaped => self.classes += 1,
                 _ => {}
             }
             escaped = character == '\\' && !escaped;
         }
+        Ok(())
     }
-    if repetitions > REPETITIONS {
-        return Err(refused(format!(
-            "there are {repetitions} of the signs * + ? {{ in regular expressions, and {REPETITIONS} \
-             are read at most"
-        )));
+
+    fn check(&self) -> Result<(), ConstraintError> {
+        let Expressions { repetitions, classes } = self;
+        if *repetitions > REPETITIONS {
+            return Err(refused(format!(
+                "there are {repetitions} of the signs * + ? {{ in regular expressions, and \
+                 {REPETITIONS} are read at most"
+            )));
+        }
+        if *classes > CLASSES {
+            return Err(refused(format!(
+                "there are {classes} classes such as \\w in regular expressions, and {CLASSES} are \
+                 read at most"
+            )));
+        }
+        Ok(())
     }
-    if classes > CLASSES {
-        return Err(refused(format!(
-            "there are {classes} classes such as \\w in regular expressions, and {CLASSES} are read \
-             at most"
-        )));
-    }
-    Ok(())
 }
 
 /// Whether a group has the name that makes it look-ahead for the library. Space may stand in front of it
@@ -149,115 +172,227 @@ fn in_class(signs: &str) -> ConstraintError {
     ))
 }
 
-/// Refuses a schema that is too heavy.
-pub(super) fn check_schema(schema: &Value) -> Result<(), ConstraintError> {
-    let seen = Seen::of(schema)?;
-    seen.check()?;
-    numbers::check(schema)?;
-    if seen.counts_properties && seen.most_properties > COUNTED_PROPERTIES {
-        return Err(refused(format!(
-            "minProperties and maxProperties are supported beside {COUNTED_PROPERTIES} properties of \
-             an object at most"
-        )));
+/// Parts of an expression with those that it repeats written out, or more: as many states may it be in at
+/// once.
+fn parts(expression: &str) -> usize {
+    // Of each group that is open.
+    let mut groups = vec![0_usize];
+    let mut last = 0_usize;
+    let mut rest = expression;
+    while let Some(sign) = rest.chars().next() {
+        let mut length = sign.len_utf8();
+        let part = match sign {
+            '(' => {
+                groups.push(0);
+                last = 0;
+                0
+            }
+            // The outermost is not closed.
+            ')' if groups.len() > 1 => groups.pop().unwrap_or(0),
+            '[' => {
+                length = class_length(rest);
+                1
+            }
+            '\\' => {
+                length += rest[length..].chars().next().map_or(0, char::len_utf8);
+                1
+            }
+            '{' => match repetition(rest) {
+                Some((times, bytes)) => {
+                    length = bytes;
+                    // What has been counted once is there some more times.
+                    let more = last.saturating_mul(times.saturating_sub(1));
+                    last = last.saturating_add(more);
+                    more
+                }
+                None => 1,
+            },
+            '*' | '+' | '?' | '|' | '^' | '$' => 0,
+            _ => 1,
+        };
+        if sign != '{' && part > 0 {
+            last = part;
+        }
+        if let Some(group) = groups.last_mut() {
+            *group = group.saturating_add(part);
+        }
+        rest = &rest[length..];
     }
-    if seen.joins && seen.patterns > JOINED_PATTERNS {
-        return Err(refused(format!(
-            "more than {JOINED_PATTERNS} patterns and formats are supported only where no value has \
-             to keep to several schemas (allOf, or $ref, anyOf or oneOf with something beside it)"
-        )));
-    }
-    joins::check([schema].into_iter())
+    groups.into_iter().fold(0, usize::saturating_add)
 }
 
-/// Refuses schemas that are too heavy together, each of which is not by itself.
-pub(super) fn check_schemas<'s>(
-    schemas: impl Iterator<Item = &'s Value> + Clone,
-) -> Result<(), ConstraintError> {
-    joins::check(schemas.clone())?;
-    let mut all = Seen::default();
-    for schema in schemas {
-        let seen = Seen::of(schema)?;
-        all.expressions.extend(seen.expressions);
-        all.property_pairs += seen.property_pairs;
+/// How often a repetition at the beginning of an expression has something at most, or at least where there
+/// is no most, and its bytes.
+fn repetition(expression: &str) -> Option<(usize, usize)> {
+    let end = expression.find('}')?;
+    let mut bounds = expression[1..end].rsplit(',');
+    Some((bounds.find_map(|bound| bound.parse().ok())?, end + 1))
+}
+
+/// Bytes of a class of characters at the beginning of an expression.
+fn class_length(expression: &str) -> usize {
+    let mut is_escaped = false;
+    let end = expression.char_indices().skip(1).find(|(_, character)| {
+        let ends = *character == ']' && !is_escaped;
+        is_escaped = *character == '\\' && !is_escaped;
+        ends
+    });
+    end.map_or(expression.len(), |(place, _)| place + 1)
+}
+
+/// What reading a schema takes that adds up with what other schemas take.
+#[derive(Default)]
+pub(super) struct Weight {
+    expressions: Expressions,
+    property_pairs: usize,
+    pattern_pairs: usize,
+    name_steps: usize,
+    joined_bytes: usize,
+    /// Whether an object may have properties beside those that are declared.
+    pub has_further_names: bool,
+}
+
+impl Weight {
+    /// The weight of a schema in its normal form, which is refused if that alone is too much.
+    pub fn of(schema: &Value) -> Result<Weight, ConstraintError> {
+        let mut seen = Seen::default();
+        seen.walk(schema)?;
+        seen.weight.name_steps = seen.names.saturating_mul(seen.name_parts);
+        seen.weight.check()?;
+        numbers::check(schema)?;
+        if seen.counts_properties && seen.most_properties > COUNTED_PROPERTIES {
+            return Err(refused(format!(
+                "minProperties and maxProperties are supported beside {COUNTED_PROPERTIES} properties \
+                 of an object at most"
+            )));
+        }
+        if seen.joins && seen.patterns > JOINED_PATTERNS {
+            return Err(refused(format!(
+                "more than {JOINED_PATTERNS} patterns and formats are supported only where no value \
+                 has to keep to several schemas (allOf, or $ref, anyOf or oneOf with something beside \
+                 it)"
+            )));
+        }
+        seen.weight.joined_bytes = joins::bytes(schema)?;
+        Ok(seen.weight)
     }
-    all.check()
+
+    /// With another one's.
+    pub fn add(&mut self, other: &Weight) {
+        let sums = [
+            (&mut self.expressions.repetitions, other.expressions.repetitions),
+            (&mut self.expressions.classes, other.expressions.classes),
+            (&mut self.property_pairs, other.property_pairs),
+            (&mut self.pattern_pairs, other.pattern_pairs),
+            (&mut self.name_steps, other.name_steps),
+            (&mut self.joined_bytes, other.joined_bytes),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+        self.has_further_names |= other.has_further_names;
+    }
+
+    /// Refuses what adds up.
+    pub fn check(&self) -> Result<(), ConstraintError> {
+        self.expressions.check()?;
+        if self.property_pairs > PROPERTY_PAIRS {
+            let reason = "there are too many properties (one object may have 800)";
+            return Err(refused(reason.to_owned()));
+        }
+        if self.pattern_pairs > PATTERN_PAIRS {
+            return Err(refused(format!(
+                "there are {} pairs of patterns of properties of the same objects, and {PATTERN_PAIRS} \
+                 are compared at most",
+                self.pattern_pairs
+            )));
+        }
+        if self.name_steps > NAME_STEPS {
+            return Err(refused(format!(
+                "patternProperties have too many parts, counting what they repeat, for names that are so \
+                 long: {} of one times the other, and {NAME_STEPS} are read at most",
+                self.name_steps
+            )));
+        }
+        joins::check(self.joined_bytes)
+    }
 }
 
 /// What there is in a schema. Keywords are counted wherever they stand, in examples too.
 #[derive(Default)]
-struct Seen<'s> {
-    expressions: Vec<&'s str>,
+struct Seen {
+    weight: Weight,
     patterns: usize,
-    property_pairs: usize,
     most_properties: usize,
+    /// Bytes of names, and parts of the patterns of names.
+    names: usize,
+    name_parts: usize,
     counts_properties: bool,
     joins: bool,
 }
 
-impl<'s> Seen<'s> {
-    fn of(schema: &'s Value) -> Result<Seen<'s>, ConstraintError> {
-        let mut seen = Seen::default();
-        seen.walk(schema, 0)?;
-        Ok(seen)
-    }
-
-    /// Refuses what adds up.
-    fn check(&self) -> Result<(), ConstraintError> {
-        check_expressions(self.expressions.iter().copied())?;
-        match self.property_pairs > PROPERTY_PAIRS {
-            true => {
-                Err(refused("there are too many properties (one object may have 800)".to_owned()))
-            }
-            false => Ok(()),
-        }
-    }
-
-    fn walk(&mut self, schema: &'s Value, level: usize) -> Result<(), ConstraintError> {
-        if level > LEVELS {
-            return Err(refused(format!("it is nested more than {LEVELS} levels deep")));
-        }
+impl Seen {
+    fn walk(&mut self, schema: &Value) -> Result<(), ConstraintError> {
         match schema {
-            Value::Array(list) => list.iter().try_for_each(|entry| self.walk(entry, level + 1)),
+            Value::Array(list) => list.iter().try_for_each(|entry| self.walk(entry)),
             Value::Object(fields) => {
                 self.look_at(fields)?;
-                fields.values().try_for_each(|field| self.walk(field, level + 1))
+                fields.values().try_for_each(|field| self.walk(field))
             }
             _ => Ok(()),
         }
     }
 
-    fn look_at(&mut self, fields: &'s Map<String, Value>) -> Result<(), ConstraintError> {
+    fn look_at(&mut self, fields: &Map<String, Value>) -> Result<(), ConstraintError> {
         for (name, value) in fields {
+            // Whatever has a name may be matched with patterns: constants and what is required, too.
+            self.names = self.names.saturating_add(name.len());
             match (name.as_str(), value) {
                 ("pattern", Value::String(pattern)) => {
                     check_pattern(pattern)?;
-                    self.expressions.push(pattern);
+                    self.weight.expressions.add(pattern)?;
                     self.patterns += 1;
                 }
                 ("format", Value::String(_)) => self.patterns += 1,
                 ("minProperties" | "maxProperties", Value::Number(_)) => {
                     self.counts_properties = true;
                 }
+                ("required", Value::Array(all)) => {
+                    let bytes = all.iter().filter_map(Value::as_str).map(str::len).sum();
+                    self.names = self.names.saturating_add(bytes);
+                }
                 ("properties", Value::Object(all)) => {
                     self.most_properties = self.most_properties.max(all.len());
-                    self.property_pairs += all.len() * all.len();
+                    self.weight.property_pairs += all.len() * all.len();
                 }
-                ("patternProperties", Value::Object(all)) => {
-                    if all.len() > NAME_PATTERNS {
-                        return Err(refused(format!(
-                            "an object has {} patterns of properties, and {NAME_PATTERNS} are read \
-                             at most",
-                            all.len()
-                        )));
-                    }
-                    all.keys().try_for_each(|pattern| check_pattern(pattern))?;
-                    self.expressions.extend(all.keys().map(String::as_str));
-                    self.patterns += all.len();
-                }
+                ("patternProperties", Value::Object(all)) => self.look_at_names(all)?,
                 _ => {}
             }
         }
+        let declares = |name: &str| {
+            fields.get(name).and_then(Value::as_object).is_some_and(|all| !all.is_empty())
+        };
+        let is_closed = fields.get("additionalProperties") == Some(&Value::Bool(false));
+        self.weight.has_further_names |=
+            !is_closed && (declares("properties") || declares("patternProperties"));
         self.joins |= is_joined(fields);
+        Ok(())
+    }
+
+    fn look_at_names(&mut self, patterns: &Map<String, Value>) -> Result<(), ConstraintError> {
+        let count = patterns.len();
+        if count > NAME_PATTERNS {
+            return Err(refused(format!(
+                "an object has {count} patterns of properties, and {NAME_PATTERNS} are read at most"
+            )));
+        }
+        for pattern in patterns.keys() {
+            check_pattern(pattern)?;
+            self.weight.expressions.add(pattern)?;
+            self.name_parts = self.name_parts.saturating_add(parts(pattern));
+        }
+        self.patterns += count;
+        self.weight.pattern_pairs += count * count.saturating_sub(1) / 2;
         Ok(())
     }
 }

@@ -9,8 +9,10 @@ fn schema(schema: Value) -> Constraint {
 
 fn check_refused(cases: &[(Constraint, &str)]) {
     for (constraint, part) in cases {
-        let error = read(constraint).expect_err(&format!("{constraint:?}")).to_string();
-        assert!(error.contains(part) && error.len() < 1000, "{constraint:?}: {error}");
+        let mut shown = format!("{constraint:?}");
+        shown.truncate(shown.floor_char_boundary(1000));
+        let error = read(constraint).expect_err(&shown).to_string();
+        assert!(error.contains(part) && error.len() < 1000, "{shown}: {error}");
     }
 }
 
@@ -29,8 +31,8 @@ fn numbers_that_would_be_read_as_others_are_refused_with_their_place() {
         (schema(json!({"enum": [1, {"a": [2, 1e17]}]})), "#/enum/1/a/1: "),
         (schema(json!({"properties": {"a": {"minimum": u64::MAX}}})), "#/properties/a/minimum: "),
         (
-            schema(json!({"examples": {"const": {"a": i64::MIN}}, "$ref": "#/examples"})),
-            "-92233720",
+            schema(json!({"x-parts": {"const": {"a": i64::MIN}}, "$ref": "#/x-parts"})),
+            "#/x-parts/const/a: the number is -92233720",
         ),
         (range(-1e30, -1e29), "#/maximum: "),
         (range(1e16, 1e17), "#/minimum: "),
@@ -214,6 +216,72 @@ fn alternatives_do_not_multiply_without_end() {
     for source in harmless {
         assert_eq!(read(&schema(source.clone())).err(), None, "{source}");
     }
+}
+
+/// The library counts none of it: it compares all patterns of an object's properties with each other, again
+/// for each combination of objects, and runs them over names.
+#[test]
+fn patterns_of_names_are_charged_what_they_take() {
+    let patterns = |count: usize, part: &str| -> Value {
+        (0..count).map(|index| (format!("^{part}{index}$"), json!(true))).collect()
+    };
+    let object = |count: usize, part: &str| json!({"patternProperties": patterns(count, part)});
+    let objects = |many: usize, count: usize, part: &str| json!({"prefixItems": vec![object(count, part); many]});
+    let beside = |many: usize, count: usize, part: &str| {
+        let values: Vec<Value> = (0..many).map(|index| json!({"k": index})).collect();
+        json!({"patternProperties": patterns(count, part), "enum": values})
+    };
+    let referred = |many: usize, count: usize, part: &str| {
+        let reference = json!({"$ref": "#/$defs/a"});
+        json!({"$defs": {"a": object(count, part)}, "allOf": vec![reference; many]})
+    };
+    let named = |length: usize, pattern: &str| {
+        let properties = json!({"ab".repeat(length / 2): true});
+        json!({"properties": properties, "patternProperties": {pattern: true}})
+    };
+    let pairs = "pairs of patterns of properties";
+    let combinations = "too many combinations";
+    let names = "patternProperties have too many parts";
+    check_refused(&[
+        (schema(object(17, "a*b")), "16 are read at most"),
+        (schema(objects(2, 16, "a*b")), pairs),
+        (schema(objects(200, 2, "(a*b){100}")), pairs),
+        (schema(beside(500, 3, "(a*b){100}")), combinations),
+        (schema(referred(100, 3, "(a*b){100}")), combinations),
+        (schema(named(20_000, "^(a|b)*a(a|b){1000}c$")), names),
+        (schema(named(20_000, "^((a|b)*a(a|b){10}){10,100}c$")), names),
+        (schema(named(20_000, "^a{30}{30}c$")), names),
+        (
+            schema(
+                json!({"required": ["a".repeat(60_000)], "patternProperties": {"[a]{50}": true}}),
+            ),
+            names,
+        ),
+    ]);
+    for source in [
+        object(16, "a*b"),
+        objects(100, 2, "a*b"),
+        beside(20, 2, "a*b"),
+        referred(10, 3, "a*b"),
+        named(200, "^x-[a-z0-9_]{1,64}$"),
+        named(20_000, "^(a|b)*c\\{1000}$"),
+    ] {
+        assert_eq!(read(&schema(source.clone())).err(), None, "{source}");
+    }
+    // Each of two tools is light, and both together are not.
+    let tool = || forced::CallableTool {
+        name: "f".into(),
+        parameters: json!({"type": "object", "patternProperties": patterns(12, "a*b")}),
+    };
+    let calls = |tools| {
+        Constraint::Calls(ForcedCalls {
+            notation: crate::notation::CallNotation::Hermes,
+            tools,
+            is_one: true,
+        })
+    };
+    check_refused(&[(calls(vec![tool(), tool()]), pairs)]);
+    assert_eq!(read(&calls(vec![tool()])).err(), None);
 }
 
 #[test]
